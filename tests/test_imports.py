@@ -7,30 +7,31 @@ import pytest
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
 
-# From top to bottom. Rooms on one line are of one rank and do not import each other.
-RANKS = (
-    ("errors",),
-    ("config",),
-    ("sharding",),
-    ("task", "plugins"),
-    ("protocol",),
-    ("rewards",),
-    ("models",),
-    ("rollout",),
-    ("rl",),
-    ("data",),
-    ("train",),
-    ("evaluation",),
-    ("tasks",),
-    ("plan",),
-    ("report",),
-    ("bench",),
-    ("sweep",),
-    ("generate",),
-    ("quickstart",),
-    ("cli",),
+# From top to bottom.
+ROOMS = (
+    "errors",
+    "plugins",
+    "config",
+    "sharding",
+    "task",
+    "protocol",
+    "rewards",
+    "models",
+    "rollout",
+    "rl",
+    "data",
+    "train",
+    "evaluation",
+    "tasks",
+    "plan",
+    "report",
+    "bench",
+    "sweep",
+    "generate",
+    "quickstart",
+    "cli",
 )
-RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+RANK = {room: rank for rank, room in enumerate(ROOMS)}
 
 
 def modules(package: str) -> list[pathlib.Path]:
@@ -80,11 +81,11 @@ def wrong_imports(path: pathlib.Path, root: pathlib.Path = REPO) -> list[str]:
     elif room in RANK:
         above = RANK[room]
     else:
-        return [f"room {room!r} has no place in RANKS"]
+        return [f"room {room!r} has no place in ROOMS"]
     wrong = []
     for name in sorted(imports_of(path, root)):
         other = room_of(name)
-        if other is not None and other != room and RANK.get(other, len(RANKS)) >= above:
+        if other is not None and other != room and RANK.get(other, len(ROOMS)) >= above:
             wrong.append(name)
     return wrong
 
