@@ -2,6 +2,7 @@
 
 from thoth_jax.models.decode import Cache, decode_step, init_cache, prefill, unstack
 from thoth_jax.models.logprobs import token_logprobs
+from thoth_jax.models.lora import Lora, LoraConfig, init_lora, load_peft, merge, save_peft
 from thoth_jax.models.qwen import (
     QwenConfig,
     Weight,
@@ -16,6 +17,8 @@ from thoth_jax.models.qwen import (
 
 __all__ = [
     "Cache",
+    "Lora",
+    "LoraConfig",
     "QwenConfig",
     "Weight",
     "count_params",
@@ -24,10 +27,14 @@ __all__ = [
     "forward",
     "hidden_states",
     "init_cache",
+    "init_lora",
     "init_params",
+    "load_peft",
     "logits_of",
+    "merge",
     "param_shardings",
     "prefill",
+    "save_peft",
     "token_logprobs",
     "unstack",
 ]
