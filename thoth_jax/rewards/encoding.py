@@ -1,0 +1,237 @@
+"""Steps of a batch -> fixed-shape integer arrays, in one vectorised pass.
+
+Only equality with the gold matters to every kernel, so each gold gets a vocabulary of its own: actions become indices
+into it (-1: not in the gold) and the sets of a step become bit masks over it, with the set's true size beside them.
+A mask of 32-bit words is as wide as the gold's vocabulary, however long the model's text is.
+
+Shape letters here: B predictions, G golds, S steps (bucketed), W mask words (bucketed).
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from thoth_jax.protocol.grammar import Step
+
+SETS = ("objects", "object_tokens", "parameters", "parameter_tokens")
+
+# The published evaluator's tokens (its lower-casing is done before).
+_TOKEN = re.compile(r"[a-z0-9%µμ\-._]+|\n")
+
+
+class Steps(NamedTuple):
+    """Padded steps of R rows. masks[name] is uint32 [R, S, W], sizes[name] int32 [R, S]; padding has action -1."""
+
+    count: np.ndarray  # [R] int32
+    actions: np.ndarray  # [R, S] int32
+    masks: dict[str, np.ndarray]
+    sizes: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """Flat steps of one side: which row and position each has, and the columns of `Steps` as flat arrays."""
+
+    row: np.ndarray
+    position: np.ndarray
+    count: np.ndarray
+    actions: np.ndarray
+    masks: dict[str, np.ndarray]
+    sizes: dict[str, np.ndarray]
+
+    def pad(self, rows: np.ndarray, length: int, fill: int) -> Steps:
+        """The steps of `rows` as padded arrays; `fill` marks the actions of padding."""
+        place = np.full(self.count.shape[0], -1, np.int64)
+        place[rows] = np.arange(rows.shape[0])
+        chosen = place[self.row] >= 0
+        at = place[self.row[chosen]], self.position[chosen]
+        shape = (bucket(rows.shape[0]), length)
+
+        def spread(column, value=0):
+            out = np.full(shape + column.shape[1:], value, column.dtype)
+            out[at] = column[chosen]
+            return out
+
+        count = np.zeros(shape[0], np.int32)
+        count[: rows.shape[0]] = self.count[rows]
+        return Steps(
+            count,
+            spread(self.actions, fill),
+            {name: spread(column) for name, column in self.masks.items()},
+            {name: spread(column) for name, column in self.sizes.items()},
+        )
+
+
+class Batch(NamedTuple):
+    """One kernel call: `rows` are the predictions' numbers in the whole batch; padding rows come after them."""
+
+    rows: np.ndarray  # [b]
+    predicted: Steps  # [B, Sp]
+    gold: Steps  # [G, Sg]
+    gold_row: np.ndarray  # [B] int32 into gold
+
+
+def bucket(size: int, least: int = 8) -> int:
+    """The shape that `size` is padded to: 8, 16, 32, 64, then powers of four times 64."""
+    shape = least
+    while shape < size:
+        shape *= 2 if shape < 64 else 4
+    return shape
+
+
+# One kernel call holds at most so many predictions, and so many elements of a [B, Sp, Sg] table.
+_ROWS = 1024
+_TABLE = 1 << 25
+
+
+def encode(
+    predictions: Sequence[Sequence[Step]],
+    golds: Sequence[Sequence[Step]],
+    gold_of: np.ndarray,
+    canonical: Callable[[list[str]], list[str]],
+) -> list[Batch]:
+    """Encode B predictions against their golds.
+
+    Args:
+      predictions: [B] the steps of each.
+      golds: [G] the steps of each distinct gold.
+      gold_of: [B] which gold each prediction has.
+      canonical: maps a list of distinct strings to the forms in which they are compared; blank strings are dropped.
+
+    Returns:
+      Kernel calls that cover all rows: one for each bucket of predicted steps, more where one would be too large.
+    """
+    predicted, gold = _sides(predictions, golds, np.asarray(gold_of, np.int64), canonical)
+    count = predicted.count
+    lengths = np.array([bucket(size) for size in range(65)])[np.minimum(count, 64)]
+    for row in np.nonzero(count > 64)[0]:
+        lengths[row] = bucket(int(count[row]))
+    batches = []
+    gold_length = bucket(int(gold.count.max(initial=1)))
+    for length in np.unique(lengths):
+        members = np.nonzero(lengths == length)[0]
+        limit = min(_ROWS, max(1, _TABLE // (int(length) * gold_length)))
+        for start in range(0, members.shape[0], limit):
+            rows = members[start : start + limit]
+            used, gold_row = np.unique(gold_of[rows], return_inverse=True)
+            steps = predicted.pad(rows, int(length), fill=-1)
+            padded_row = np.zeros(steps.count.shape[0], np.int32)
+            padded_row[: rows.shape[0]] = gold_row
+            longest = bucket(int(gold.count[used].max(initial=1)))
+            batches.append(Batch(rows, steps, gold.pad(used, longest, fill=-2), padded_row))
+    return batches
+
+
+def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:
+    every = [*predictions, *golds]
+    count = np.fromiter(map(len, every), np.int64, len(every))
+    steps = [step for row in every for step in row]
+    actions = [step[0] for step in steps]
+    object_count = np.fromiter((len(step[1]) for step in steps), np.int64, len(steps))
+    objects = [text for step in steps for text in step[1]]
+    parameter_count = np.fromiter((len(step[2]) for step in steps), np.int64, len(steps))
+    parameters = [text for step in steps for text in step[2]]
+
+    # Every string once: its canonical form's id (-1 for a blank one) and its tokens.
+    raw = list(dict.fromkeys([*actions, *objects, *parameters]))
+    forms = canonical(raw)
+    names: dict[str, int] = {"": -1}
+    form_ids = [names.setdefault(form, len(names) - 1) for form in forms]
+    id_of = dict(zip(raw, form_ids, strict=True))
+    del names[""]
+
+    def ids(texts):
+        return np.fromiter(map(id_of.__getitem__, texts), np.int64, len(texts))
+
+    tokens, token_start = _tokens(list(names))
+    row = np.repeat(np.arange(len(every)), count)
+    step_number = np.arange(len(steps))
+    is_gold = row >= len(predictions)
+    gold_step = np.where(is_gold, row - len(predictions), gold_of[np.minimum(row, len(predictions) - 1)])
+
+    flat = {}
+    for name, texts, per_step in (("object", objects, object_count), ("parameter", parameters, parameter_count)):
+        owner, text = np.repeat(step_number, per_step), ids(texts)
+        owner, text = owner[text >= 0], text[text >= 0]
+        flat[name + "s"] = owner, text
+        flat[name + "_tokens"] = _expand(owner, text, tokens, token_start)
+    masks, sizes = {}, {}
+    for name in SETS:
+        masks[name], sizes[name] = _bit_sets(*flat[name], gold_step, is_gold)
+
+    # An action is the lowest place of its equals in the gold's vocabulary; blank ones (id -1) are equal too.
+    action = _local(ids(actions) + 1, gold_step, is_gold)
+    first = np.cumsum(count) - count
+    position = step_number - first[row]
+
+    def side(chosen, offset, rows):
+        return _Side(
+            row[chosen] - offset,
+            position[chosen],
+            count[rows].astype(np.int32),
+            action[chosen],
+            {name: masks[name][chosen] for name in SETS},
+            {name: sizes[name][chosen] for name in SETS},
+        )
+
+    return side(~is_gold, 0, slice(None, len(predictions))), side(
+        is_gold, len(predictions), slice(len(predictions), None)
+    )
+
+
+def _tokens(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids of all texts end to end, and where each text's begin ([texts + 1])."""
+    joined = "\n".join(text.replace("\n", " ") for text in texts)
+    found = _TOKEN.findall(joined)
+    table = dict.fromkeys(found)
+    table.pop("\n", None)
+    table = {token: number for number, token in enumerate(table)}
+    table["\n"] = -1
+    numbers = np.fromiter(map(table.__getitem__, found), np.int64, len(found))
+    breaks = np.nonzero(numbers < 0)[0] - np.arange(max(len(texts) - 1, 0))
+    kept = numbers[numbers >= 0]
+    return kept, np.concatenate([[0], breaks, [kept.shape[0]]]) if texts else np.zeros(1, np.int64)
+
+
+def _expand(owner, text, tokens, start) -> tuple[np.ndarray, np.ndarray]:
+    """(step, text) pairs -> (step, token) pairs."""
+    length = start[text + 1] - start[text]
+    offset = np.repeat(start[text] - (np.cumsum(length) - length), length)
+    return np.repeat(owner, length), tokens[offset + np.arange(offset.shape[0])]
+
+
+def _vocabulary(gold, value, is_gold):
+    """Sorted keys of the golds' vocabularies, the stride of a gold in them, and the first key's number of each."""
+    stride = int(value.max(initial=0)) + 1
+    keys = gold * stride + value
+    vocabulary = np.unique(keys[is_gold])
+    first = np.searchsorted(vocabulary, np.arange(int(gold.max(initial=0)) + 2) * stride)
+    return keys, vocabulary, first
+
+
+def _local(value, gold, is_gold) -> np.ndarray:
+    """Index of each value in its gold's vocabulary, -1 where the gold lacks it."""
+    keys, vocabulary, first = _vocabulary(gold, value, is_gold)
+    if not vocabulary.shape[0]:
+        return np.full(value.shape, -1, np.int32)
+    at = np.minimum(np.searchsorted(vocabulary, keys), vocabulary.shape[0] - 1)
+    return np.where(vocabulary[at] == keys, at - first[gold], -1).astype(np.int32)
+
+
+def _bit_sets(owner, value, gold_of_step, is_gold_step) -> tuple[np.ndarray, np.ndarray]:
+    """Sets given as (step, value) pairs -> masks over the gold's vocabulary [steps, W] and true sizes [steps]."""
+    steps = gold_of_step.shape[0]
+    stride = int(value.max(initial=0)) + 1
+    pairs = np.unique(owner * stride + value)
+    owner, value = pairs // stride, pairs % stride
+    sizes = np.bincount(owner, minlength=steps).astype(np.int32)
+    gold = gold_of_step[owner]
+    local = _local(value, gold, is_gold_step[owner])
+    words = bucket(int(local.max(initial=0)) // 32 + 1, least=1)
+    owner, local = owner[local >= 0], local[local >= 0]
+    bits = np.ldexp(1.0, local % 32)  # exact in float64; each bit of a word occurs once
+    masks = np.bincount(owner * words + local // 32, weights=bits, minlength=steps * words)
+    return masks.astype(np.uint32).reshape(steps, words), sizes

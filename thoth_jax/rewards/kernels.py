@@ -1,0 +1,235 @@
+"""The device half of SCORE and of SciRecipe-Eval: one jit, one vmap, no Python per pair.
+
+Every function below works on one pair; `pair_scores` maps them over the batch. Shape letters: B pairs, G golds,
+S predicted steps (padded with action -1), T gold steps (padded with -2), W mask words.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from thoth_jax.rewards.encoding import Steps
+
+
+class Options(NamedTuple):
+    """What of ScoreConfig the kernels need; hashable, so that each setting compiles once."""
+
+    order_mode: str
+    alignment: str
+    object_match: str
+    parameter_match: str
+    parameter_weight: float
+    object_threshold: float
+    content_denominator: str
+    decay_power: float
+    use_decay: bool
+
+
+class PairScores(NamedTuple):
+    """One value a pair, float32. lcs and matched are counts; obj, par and decay are means over the aligned pairs."""
+
+    order: jax.Array
+    content: jax.Array
+    content_per_gold: jax.Array
+    lcs: jax.Array
+    matched: jax.Array
+    exact: jax.Array
+    obj: jax.Array
+    par: jax.Array
+    decay: jax.Array
+
+
+def step_scale(difference, limit):
+    """f(d) = cos(pi d / 2M) below M, 0 from M on (paper equation 3). `limit` is M."""
+    difference = difference.astype(jnp.float32)
+    return jnp.where(difference < limit, jnp.cos(jnp.pi * difference / (2 * limit)), 0.0)
+
+
+def position_decay(distance, gold_count, power):
+    """m_ij = max(0, 1 - (|i - j| / D)^power), D the number of gold steps."""
+    ratio = distance.astype(jnp.float32) / jnp.maximum(gold_count, 1).astype(jnp.float32)
+    return jnp.where(ratio < 1, 1 - jnp.minimum(ratio, 1) ** power, 0.0)
+
+
+def iou(mask, other, size, other_size):
+    """Intersection over union of two sets given as masks [..., W] and sizes; two empty sets are equal: 1."""
+    both = lax.population_count(mask & other).sum(-1).astype(jnp.int32)
+    union = size + other_size - both
+    return jnp.where(union == 0, 1.0, both / jnp.maximum(union, 1))
+
+
+def lcs_table(predicted, gold):
+    """L[j, i] = length of the longest common subsequence of predicted[i:] and gold[j:].
+
+    Args:
+      predicted: [S] actions.
+      gold: [T] actions.
+
+    Returns:
+      int32 [T + 1, S + 1].
+    """
+    end = jnp.zeros(predicted.shape[0] + 1, jnp.int32)
+
+    def row(below, action):
+        # L[j, i] = max(L[j, i+1], L[j+1, i], 1 + L[j+1, i+1] where equal): a running maximum from the right.
+        taken = jnp.where(predicted == action, below[1:] + 1, 0)
+        best = jnp.append(jnp.maximum(below[:-1], taken), 0)
+        best = lax.cummax(best, reverse=True)
+        return best, best
+
+    _, rows = lax.scan(row, end, gold, reverse=True)
+    return jnp.concatenate([rows, end[None]])
+
+
+def align_greedy(predicted, gold, gold_count, *, exhaust: bool):
+    """Walk over the predicted steps with a pointer into the gold that only goes forward.
+
+    `exhaust`: a predicted action that is not found leaves the pointer at the end (the published evaluator); otherwise
+    it stays where it was (the paper's figure 2).
+
+    Returns:
+      int32 [S]: the gold step of each predicted one, -1 for none.
+    """
+    places = jnp.arange(gold.shape[0])
+
+    def walk(pointer, action):
+        found = (gold == action) & (places >= pointer)
+        at, hit = jnp.argmax(found).astype(jnp.int32), found.any()
+        missed = gold_count.astype(jnp.int32) if exhaust else pointer
+        return jnp.where(hit, at + 1, missed), jnp.where(hit, at, -1)
+
+    return lax.scan(walk, jnp.int32(0), predicted)[1]
+
+
+def align_lcs(predicted, gold, table):
+    """The pairs of a longest common subsequence, walking forward; on a tie the predicted step is skipped.
+
+    Returns:
+      int32 [S], as `align_greedy`.
+    """
+    places = jnp.arange(gold.shape[0] + 1)
+
+    def walk(pointer, step):
+        action, here, after = step
+        equal = jnp.append(gold == action, False)
+        # Skip gold steps while that keeps more than skipping this predicted step would.
+        gold_skipped = jnp.append(here[1:], -1)
+        stop = (places >= pointer) & (equal | (after >= gold_skipped))
+        at = jnp.argmax(stop).astype(jnp.int32)
+        hit = equal[at]
+        return jnp.where(hit, at + 1, at), jnp.where(hit, at, -1)
+
+    return lax.scan(walk, jnp.int32(0), (predicted, table[:, :-1].T, table[:, 1:].T))[1]
+
+
+def _score_pair(predicted: Steps, gold: Steps, options: Options) -> PairScores:
+    n, m = predicted.count, gold.count
+    table = lcs_table(predicted.actions, gold.actions)
+    lcs = table[0, 0]
+    if options.alignment == "lcs":
+        partner = align_lcs(predicted.actions, gold.actions, table)
+    else:
+        exhaust = options.alignment == "greedy_reference"
+        partner = align_greedy(predicted.actions, gold.actions, m, exhaust=exhaust)
+    aligned = partner >= 0
+    other = jnp.maximum(partner, 0)
+
+    def overlap(name):
+        sizes, others = predicted.sizes[name], gold.sizes[name][other]
+        return iou(predicted.masks[name], gold.masks[name][other], sizes, others), sizes, others
+
+    obj, _, _ = overlap("objects")
+    if options.object_match == "set_or_token":
+        obj = jnp.where(obj == 0, overlap("object_tokens")[0], obj)
+    par, sizes, others = overlap("parameters")
+    if options.parameter_match == "token":
+        one_empty = (sizes == 0) != (others == 0)
+        par = jnp.where(one_empty, 0.0, overlap("parameter_tokens")[0])
+    par = jnp.where(obj >= options.object_threshold, par, 0.0)
+    decay = position_decay(jnp.abs(jnp.arange(partner.shape[0]) - partner), m, options.decay_power)
+    weight = decay if options.use_decay else jnp.ones_like(decay)
+
+    matched = aligned.sum()
+
+    def mean(values, denominator):
+        return jnp.where(aligned, values, 0.0).sum() / jnp.maximum(denominator, 1)
+
+    step = weight * (obj + options.parameter_weight * par)
+    exact = (n == m) & (lcs == n)
+    order = {
+        "strict": (lcs == jnp.minimum(n, m)) & (jnp.minimum(n, m) > 0) | exact,
+        "exact": exact,
+        "lcs": jnp.where(n + m == 0, 1.0, 2 * lcs / jnp.maximum(n + m, 1)),
+    }[options.order_mode]
+    denominator = matched if options.content_denominator == "matched" else jnp.maximum(n, m)
+    return PairScores(
+        order=order.astype(jnp.float32),
+        content=mean(step, denominator),
+        content_per_gold=mean(step, m),
+        lcs=lcs.astype(jnp.float32),
+        matched=matched.astype(jnp.float32),
+        exact=exact.astype(jnp.float32),
+        obj=mean(obj, matched),
+        par=mean(par, matched),
+        decay=mean(decay, matched),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="options")
+def pair_scores(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Options) -> PairScores:
+    """Scores of B pairs.
+
+    Args:
+      predicted: [B, S] steps.
+      gold: [G, T] steps.
+      gold_row: [B] the gold of each prediction.
+      options: see `Options`.
+
+    Returns:
+      PairScores of [B] arrays.
+    """
+    paired = jax.tree.map(lambda leaf: leaf[gold_row], gold)
+    return jax.vmap(functools.partial(_score_pair, options=options))(predicted, paired)
+
+
+class Gates(NamedTuple):
+    """Host-side facts of B outputs: [B] arrays."""
+
+    format_gate: jax.Array
+    consistency_gate: jax.Array
+    scored: jax.Array  # 0 where the key could not be parsed
+    predicted_count: jax.Array
+    gold_count: jax.Array
+    scale_limit: jax.Array  # M
+    mean_words: jax.Array  # Lbar
+
+
+class Combination(NamedTuple):
+    """How ScoreConfig puts the parts together; hashable."""
+
+    combine: str
+    final_combine: str
+    length_penalty: str
+    max_words: float
+    use_step_scale: bool
+    use_order: bool
+
+
+@functools.partial(jax.jit, static_argnames="rule")
+def combine(gates: Gates, order: jax.Array, content: jax.Array, rule: Combination):
+    """Gates, scale and semantics -> (step_scale, semantics, total), each [B] (paper equation 3 and SCORE itself)."""
+    difference = jnp.abs(gates.predicted_count - gates.gold_count)
+    scale = step_scale(difference, gates.scale_limit) if rule.use_step_scale else jnp.ones_like(gates.mean_words)
+    if rule.length_penalty != "none":
+        unit = rule.max_words if rule.length_penalty == "proportional" else 1.0
+        scale = jnp.where(gates.mean_words > rule.max_words, scale / (gates.mean_words / unit), scale)
+    if rule.combine == "sum":
+        semantics = order + content if rule.use_order else content
+    else:
+        semantics = order * content if rule.use_order else content
+    joined = scale * semantics if rule.final_combine == "product" else scale + semantics
+    scale, semantics, joined = (value * gates.scored for value in (scale, semantics, joined))
+    return scale, semantics, gates.format_gate * gates.consistency_gate * joined

@@ -1,0 +1,305 @@
+"""SCORE: the structured reward of the paper, gates x scale x semantics, over a batch of answers.
+
+    SCORE = format_gate * consistency_gate * step_scale * (order + content)          (paper section 3.3)
+
+Every place where the published sources disagree is an option of `ScoreConfig`; the defaults are the paper's text and
+figure 2. Range in the default: 0 to 2.5.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from thoth_jax.protocol import grammar
+from thoth_jax.rewards import coverage, encoding, kernels
+
+_CHOICES = {
+    "coverage": ("token", "item"),
+    "length_penalty": ("proportional", "printed", "none"),
+    "order_mode": ("strict", "exact", "lcs"),
+    "alignment": ("greedy", "greedy_reference", "lcs"),
+    "content_denominator": ("matched", "max_length"),
+    "object_match": ("set_or_token", "set"),
+    "parameter_match": ("token", "set"),
+    "combine": ("sum", "product"),
+    "final_combine": ("product", "sum"),
+}
+
+# The names and values that the authors' launch script sets.
+_ENVIRONMENT = {
+    "GRPO_ORDER_MODE": ("order_mode", {"strict_subseq": "strict", "lcs": "lcs"}),
+    "GRPO_COMBINE_MODE": ("combine", {"sum": "sum", "product": "product"}),
+    "GRPO_CONTENT_DENOM": ("content_denominator", {"matched": "matched", "max_len": "max_length"}),
+    "GRPO_FINAL_COMBINE": ("final_combine", {"product": "product", "sum": "sum"}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreConfig:
+    """How SCORE is computed.
+
+    Format gate:
+      strict_numbering, allow_outer_text, require_note: as in `protocol.grammar.parse`.
+      use_format_gate: off: the gate is 1 and a key block that can be parsed is scored wherever it stands.
+
+    Consistency gate:
+      coverage: "token": share of the stems of each key step that its orc step has, stop words left out; "item": share
+        of its strings that are literally part of it (refuses most of the authors' own gold answers).
+      coverage_threshold: the gate opens from here on.
+      require_numbers: every number of a key step must be in its orc step.
+      use_consistency_gate: off: the gate is 1.
+
+    Step scale f(d) / g(Lbar), d the difference in the number of steps, Lbar the mean words of an orc step:
+      scale_fraction: f is 0 from M = max(1, floor(scale_fraction * N_gold)) on.
+      max_words, length_penalty: above max_words g is Lbar / max_words ("proportional") or Lbar ("printed": as in the
+        paper's equation 3), "none": 1.
+      use_step_scale: off: f = 1. use_length_penalty: off: g = 1.
+
+    Semantics, order and content:
+      order_mode: "strict": 1 if the actions are equal or one list is a subsequence of the other, else 0; "exact": 1 if
+        equal; "lcs": 2 LCS / (n + m).
+      alignment: "greedy" (figure 2), "greedy_reference" (the published evaluator: an action that is not found ends the
+        alignment), "lcs".
+      content_denominator: "matched" pairs, or "max_length" = max(n, m).
+      object_match: "set_or_token": set IoU, where it is 0 the IoU of the evaluator's tokens; "set".
+      object_threshold: parameters count only where Obj reaches it.
+      parameter_match: "token" IoU or "set" IoU.
+      parameter_weight: of Par beside Obj.
+      decay_power: lambda of m_ij = 1 - (|i - j| / N_gold)^lambda. use_decay: off: m_ij = 1.
+      use_order: off: Order is left out of the sum, 1 in the product.
+      combine: order + content ("sum") or order * content ("product").
+      final_combine: step_scale * semantics ("product") or step_scale + semantics ("sum").
+
+    Raises:
+      ValueError: a value that is not one of the above or out of range.
+    """
+
+    strict_numbering: bool = True
+    allow_outer_text: bool = False
+    require_note: bool = True
+    coverage: str = "token"
+    coverage_threshold: float = 0.95
+    require_numbers: bool = False
+    scale_fraction: float = 0.6
+    max_words: float = 30
+    length_penalty: str = "proportional"
+    order_mode: str = "strict"
+    alignment: str = "greedy"
+    content_denominator: str = "matched"
+    object_match: str = "set_or_token"
+    object_threshold: float = 0.5
+    parameter_match: str = "token"
+    parameter_weight: float = 0.5
+    decay_power: float = 1.5
+    combine: str = "sum"
+    final_combine: str = "product"
+    use_format_gate: bool = True
+    use_consistency_gate: bool = True
+    use_step_scale: bool = True
+    use_length_penalty: bool = True
+    use_decay: bool = True
+    use_order: bool = True
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            where = f"ScoreConfig.{field.name} = {value!r}"
+            if field.name in _CHOICES:
+                if value not in _CHOICES[field.name]:
+                    raise ValueError(f"{where}: expected one of {', '.join(map(repr, _CHOICES[field.name]))}")
+            elif isinstance(field.default, bool):
+                if not isinstance(value, bool):
+                    raise ValueError(f"{where}: expected True or False")
+            elif isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ValueError(f"{where}: expected a number")
+            elif field.name in ("coverage_threshold", "object_threshold", "scale_fraction"):
+                if not 0 <= value <= 1:
+                    raise ValueError(f"{where}: expected a share from 0 to 1")
+            elif value < 0 or (value == 0 and field.name != "parameter_weight"):
+                raise ValueError(f"{where}: expected a positive number")
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings) -> "ScoreConfig":
+        """The configuration that the authors' variables ask for: GRPO_ORDER_MODE, GRPO_COMBINE_MODE,
+        GRPO_CONTENT_DENOM, GRPO_FINAL_COMBINE, with their values (strict_subseq, max_len) or ours.
+
+        Args:
+          environment: default os.environ.
+          settings: other fields; a variable that is set goes before them.
+
+        Raises:
+          ValueError: a variable with another value.
+        """
+        environment = os.environ if environment is None else environment
+        for variable, (field, values) in _ENVIRONMENT.items():
+            value = environment.get(variable, "").strip().lower()
+            if value:
+                value = values.get(value, value)
+                if value not in _CHOICES[field]:
+                    raise ValueError(f"{variable}={value!r}: expected one of {', '.join(map(repr, values))}")
+                settings[field] = value
+        return cls(**settings)
+
+
+class Score(NamedTuple):
+    """SCORE of B answers: float32 [B] each, and the reasons [B] why a gate refused ("" where none did).
+
+    An answer that the format gate refuses has 0 everywhere; one that the consistency gate refuses has a total of 0 and
+    its other components as they are. step_scale is f / g.
+    """
+
+    total: np.ndarray
+    format_gate: np.ndarray
+    consistency_gate: np.ndarray
+    coverage: np.ndarray
+    step_scale: np.ndarray
+    order: np.ndarray
+    content: np.ndarray
+    semantics: np.ndarray
+    reasons: list[str]
+
+
+COMPONENTS = Score._fields[:-1]
+
+
+def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfig = ScoreConfig()) -> Score:  # noqa: B008
+    """SCORE of each output against its gold.
+
+    Args:
+      outputs: [B] model texts, any.
+      golds: [B] full gold answers, or the lines of a key block with or without its tags. Equal golds are read once.
+      config: see `ScoreConfig`.
+
+    Raises:
+      ValueError: the lists differ in length; a gold that cannot be parsed (names its row).
+    """
+    if len(outputs) != len(golds):
+        raise ValueError(f"{len(outputs)} outputs but {len(golds)} golds")
+    gold_steps, gold_of = _parse_golds(golds)
+    sketches, reasons, format_gate = _parse_outputs(outputs, config)
+    scored = np.array([sketch is not None for sketch in sketches], bool)
+    share, consistency_gate = _consistency(sketches, scored, reasons, config)
+    steps = [sketch.steps if sketch is not None else () for sketch in sketches]
+
+    size = len(outputs)
+    pairs = pair_scores(steps, gold_steps, gold_of, config, coverage.canonical_all)
+    gold_count = np.array([len(steps) for steps in gold_steps], np.int32)[gold_of]
+    gates = kernels.Gates(
+        format_gate=format_gate,
+        consistency_gate=consistency_gate,
+        scored=scored.astype(np.float32),
+        predicted_count=np.array([len(row) for row in steps], np.int32),
+        gold_count=gold_count,
+        # The addend makes 0.29 * 100 floor to 29.
+        scale_limit=np.maximum(1, np.floor(config.scale_fraction * gold_count + 1e-9)).astype(np.float32),
+        mean_words=np.array([coverage.mean_words(s.orc) if s is not None else 0.0 for s in sketches], np.float32),
+    )
+    rule = kernels.Combination(
+        combine=config.combine,
+        final_combine=config.final_combine,
+        length_penalty=config.length_penalty if config.use_length_penalty else "none",
+        max_words=float(config.max_words),
+        use_step_scale=config.use_step_scale,
+        use_order=config.use_order,
+    )
+    order, content = pairs["order"] * gates.scored, pairs["content"]
+    padded = [_pad(array, encoding.bucket(size)) for array in (*gates, order, content)]
+    combined = kernels.combine(kernels.Gates(*padded[:-2]), padded[-2], padded[-1], rule)
+    step_scale, semantics, total = (np.asarray(array)[:size] for array in combined)
+    return Score(total, format_gate, consistency_gate, share, step_scale, order, content, semantics, reasons)
+
+
+def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical) -> dict[str, np.ndarray]:
+    """The kernels' `PairScores` of B lists of steps against their golds, as float32 arrays [B].
+
+    Args:
+      predictions: [B] lists of steps.
+      golds: [G] lists of steps.
+      gold_of: [B] the gold of each prediction.
+      config: order_mode, alignment, the matches, weights, denominator and decay are used.
+      canonical: see `encoding.encode`.
+    """
+    options = kernels.Options(
+        order_mode=config.order_mode,
+        alignment=config.alignment,
+        object_match=config.object_match,
+        parameter_match=config.parameter_match,
+        parameter_weight=float(config.parameter_weight),
+        object_threshold=float(config.object_threshold),
+        content_denominator=config.content_denominator,
+        decay_power=float(config.decay_power),
+        use_decay=config.use_decay,
+    )
+    found = {name: np.zeros(len(predictions), np.float32) for name in kernels.PairScores._fields}
+    if not predictions:
+        return found
+    batches = encoding.encode(predictions, golds, gold_of, canonical)
+    results = [kernels.pair_scores(batch.predicted, batch.gold, batch.gold_row, options) for batch in batches]
+    for batch, scores in zip(batches, results, strict=True):
+        for name, values in scores._asdict().items():
+            found[name][batch.rows] = np.asarray(values)[: batch.rows.shape[0]]
+    return found
+
+
+def _parse_golds(golds: Sequence[str]) -> tuple[list, np.ndarray]:
+    numbers: dict[str, int] = {}
+    steps = []
+    for row, gold in enumerate(golds):
+        if gold not in numbers:
+            try:
+                steps.append(grammar.parse_key_block(gold))
+            except ValueError as error:
+                raise ValueError(f"golds[{row}]: {error}") from None
+            numbers[gold] = len(numbers)
+    return steps, np.fromiter(map(numbers.__getitem__, golds), np.int64, len(golds))
+
+
+def _parse_outputs(outputs: Sequence[str], config: ScoreConfig):
+    sketches, reasons = [], []
+    format_gate = np.ones(len(outputs), np.float32)
+    for row, output in enumerate(outputs):
+        sketch, reason, _ = grammar.parse(
+            output,
+            strict_numbering=config.strict_numbering,
+            allow_outer_text=config.allow_outer_text,
+            require_note=config.require_note,
+        )
+        if sketch is None:
+            if config.use_format_gate:
+                format_gate[row] = 0
+            else:
+                sketch = grammar.salvage(output)
+                reason = "" if sketch is not None else reason
+        sketches.append(sketch)
+        reasons.append(reason)
+    return sketches, reasons, format_gate
+
+
+def _consistency(sketches, scored, reasons: list[str], config: ScoreConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Coverage and the consistency gate, [B] each; adds the gate's reasons."""
+    rows = np.nonzero(scored)[0]
+    parsed = [sketches[row] for row in rows]
+    measure = coverage.token_coverage if config.coverage == "token" else coverage.item_coverage
+    found, total = measure(parsed)
+    exact = found / np.maximum(total, 1)  # float64: 19 of 20 reaches 0.95
+    share = np.zeros(len(sketches), np.float32)
+    share[rows] = exact
+    if not config.use_consistency_gate:
+        return share, np.ones(len(sketches), np.float32)
+    gate = np.zeros(len(sketches), np.float32)
+    passes = exact >= config.coverage_threshold
+    lost = coverage.missing_numbers(parsed) if config.require_numbers else np.zeros(len(parsed), np.int64)
+    gate[rows] = passes & (lost == 0)
+    for at in np.nonzero(~passes | (lost > 0))[0]:
+        reasons[rows[at]] = f"missing_numbers:{lost[at]}" if passes[at] else "low_coverage"
+    return share, gate
+
+
+def _pad(array: np.ndarray, size: int) -> np.ndarray:
+    padded = np.ones(size, array.dtype)
+    padded[: array.shape[0]] = array
+    return padded
