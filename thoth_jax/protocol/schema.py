@@ -65,7 +65,7 @@ class ProtocolItem:
     id:       of the row, or its number from 0 in the file.
     question: the user's question; with `verbatim` the full user turn as the file gives it.
     system:   the file's system turn, or "".
-    answer:   the full gold text with its four blocks; "" if the row has only key and orc. A row whose answer is no
+    answer:   the full gold text with its four blocks; "" if the row has no think or no note. A row whose answer is no
               protocol (a plain question-answer pair) has its text here, and empty key and orc.
     key, orc: the text of those blocks, without tags.
     actions:  allowed actions in the order to show them; None if the row lists none.
@@ -215,7 +215,7 @@ def _item(row: Row, where: str) -> ProtocolItem:
     question = _text(data, "question" if "question" in data else "exp_goal", where)
     key, orc = _body(data, "key", where), _body(data, "orc", where)
     think, note = (_body(data, name, where) if data.get(name) else "" for name in ("think", "note"))
-    answer = join_blocks(think, key, orc, note) if think or note else ""
+    answer = join_blocks(think, key, orc, note) if think and note else ""
     system = _optional_text(data, "system", where)
     return ProtocolItem(
         question=question, system=system, answer=answer, key=key, orc=orc, actions=_actions(data, where), **common

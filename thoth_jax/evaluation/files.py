@@ -1,0 +1,226 @@
+"""Files of predictions against files of golds: the bodies of `thoth score` and `thoth evaluate`.
+
+Gold rows are item rows of any format (`protocol.schema`); prediction rows are {"id", "output"}.
+"""
+
+import collections
+import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from thoth_jax.errors import InputError
+from thoth_jax.evaluation.structured import OURS, PUBLISHED, evaluator_blocks, read_key, structured_metrics
+from thoth_jax.protocol import grammar
+from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows
+from thoth_jax.rewards.score import COMPONENTS, ScoreConfig, score_batch
+
+Report = tuple[list[dict[str, Any]], dict[str, Any]]
+
+
+def score_file(gold, input=None, config: ScoreConfig | None = None, skip_bad: bool = False) -> Report:
+    """SCORE of a file of predictions.
+
+    Without `input` every gold answer is scored against itself. A gold row without a full answer (SciRecipe-Eval rows
+    have only key and orc) gets the four blocks that the format asks for, with an empty think block and the word "None"
+    as its note; both gates read its own key and orc, so a gold that contradicts itself shows.
+
+    Args:
+      gold: path of item rows.
+      input: path of prediction rows, or None.
+      config: default `ScoreConfig()`.
+      skip_bad: bad rows of either file, and ids that only one of them has, are left out and listed under "bad".
+
+    Returns:
+      rows {"id", "total", the other components, "reason"} and a summary {"count", "mean": {component: mean},
+      "reasons": {reason without its position: count}, "bad": [message]}.
+
+    Raises:
+      InputError: unreadable rows; a gold without a key; duplicate ids; ids that the two files do not share.
+    """
+    items, outputs, bad = _pairs(gold, input, skip_bad, _answer, grammar.parse_key_block)
+    score = score_batch(outputs, [item.key for item in items], config or ScoreConfig())
+    rows = [
+        {"id": item.id}
+        | {name: _number(getattr(score, name)[index]) for name in COMPONENTS}
+        | {"reason": score.reasons[index]}
+        for index, item in enumerate(items)
+    ]
+    refused = collections.Counter(reason.split(":")[0] for reason in score.reasons if reason)
+    summary = {
+        "count": len(rows),
+        "mean": _means(rows, COMPONENTS),
+        "reasons": dict(refused.most_common()),
+        "bad": bad,
+    }
+    return rows, summary
+
+
+def evaluate_file(gold, input=None, skip_bad: bool = False) -> Report:
+    """SciRecipe-Eval's executability metrics of a file of predictions.
+
+    The key block of an output is found as the published evaluator finds it (`structured.evaluator_blocks`). Without
+    `input` each gold key block is evaluated against itself.
+
+    Args:
+      gold, input, skip_bad: as in `score_file`.
+
+    Returns:
+      rows {"id", "type", "level", metrics...} and a summary {"count", "overall": {metric: mean}, "by_level": {level:
+      {metric: mean}}, "by_type": {...}, "bad": [message]}.
+
+    Raises:
+      InputError: as `score_file`.
+    """
+    items, outputs, bad = _pairs(gold, input, skip_bad, lambda item: item.key, _lenient_steps)
+    predicted = [evaluator_blocks(output)[0] for output in outputs] if input is not None else outputs
+    metrics = structured_metrics(predicted, [item.key for item in items])
+    names = PUBLISHED + OURS
+    rows = [
+        {"id": item.id, "type": item.type, "level": item.level}
+        | {name: _number(metrics[name][index]) for name in names}
+        for index, item in enumerate(items)
+    ]
+    summary: dict[str, Any] = {"count": len(rows), "overall": _means(rows, names)}
+    for field in ("level", "type"):
+        groups: dict[str, list] = {}
+        for row in rows:
+            groups.setdefault(row[field], []).append(row)
+        summary[f"by_{field}"] = {value: _means(groups[value], names) for value in sorted(groups)}
+    return rows, summary | {"bad": bad}
+
+
+def write_jsonl(path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as JSON Lines."""
+    epath.Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """A summary of `score_file` or `evaluate_file` as plain text, at most 100 columns wide."""
+    lines = [f"{summary['count']} answers"]
+    if "mean" in summary:
+        lines += [f"  {name:<18}{value:8.4f}" for name, value in summary["mean"].items()]
+        if summary["reasons"]:
+            lines.append("refused")
+            lines += [f"  {_cut(reason, 40):<40}{count:8d}" for reason, count in summary["reasons"].items()]
+    else:
+        groups = {"overall": summary["overall"]}
+        for field in ("level", "type"):
+            groups |= {f"{field} {value}": means for value, means in summary[f"by_{field}"].items()}
+        lines += _metric_table(groups)
+    for message in summary["bad"]:
+        lines += textwrap.wrap(f"skipped: {_printable(message)}", 100, subsequent_indent="  ")
+    return "\n".join(lines)
+
+
+# Column heads of the metrics table: the paper's names where it has them.
+_HEADS = {
+    "content_score": "Sem-A",
+    "order_lcs": "O-LCS",
+    "order_strict": "O-S",
+    "order_tau": "O-Tau",
+    "step_match": "Step-M",
+    "avg_obj": "obj",
+    "avg_para": "par",
+    "avg_mx": "m_ij",
+    "order_subsequence": "O-Sub",
+    "content_per_gold": "Sem-G",
+}
+
+
+def _metric_table(groups: Mapping[str, Mapping[str, float]]) -> list[str]:
+    lines = [" " * 24 + "".join(f"{head:>7}" for head in _HEADS.values())]
+    for name, means in groups.items():
+        lines.append(f"{_cut(name, 23):<24}" + "".join(f"{means[metric]:7.4f}" for metric in _HEADS))
+    return lines
+
+
+def _cut(text: str, width: int) -> str:
+    text = _printable(text)
+    return text if len(text) <= width else text[: width - 1] + "~"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _pairs(gold, input, skip_bad: bool, own, read_steps) -> tuple[list[ProtocolItem], list[str], list[str]]:
+    """Golds and outputs in the golds' order, and the messages of skipped rows.
+
+    `own` gives a gold's own answer; `read_steps` raises ValueError on a key block that cannot serve as gold.
+    """
+    read, bad = read_items(gold, skip_bad)
+    bad = list(bad)
+
+    def refuse(message: str) -> None:
+        if not skip_bad:
+            raise InputError(message)
+        bad.append(message)
+
+    items: dict[str, ProtocolItem] = {}
+    for item in read:
+        if item.id in items:
+            refuse(f"{item.where}: field 'id': {item.id!r} is also the id of {items[item.id].where}")
+            continue
+        try:
+            read_steps(item.key)
+        except ValueError as error:
+            field = "key" if not item.verbatim else "answer"
+            refuse(f"{item.where}: field {field!r} has no key block of lines 'Step n: {{json}}' ({error})")
+            continue
+        items[item.id] = item
+    if input is None:
+        outputs = {name: own(item) for name, item in items.items()}
+    else:
+        outputs = _read_predictions(input, skip_bad, refuse)
+        for name, item in items.items():
+            if name not in outputs:
+                refuse(f"{input}: no prediction for the id {name!r} of {item.where}")
+        for name in outputs:
+            if name not in items:
+                refuse(f"{input}: field 'id': {name!r} is the id of no usable row of {gold}")
+    shared = [item for name, item in items.items() if name in outputs]
+    if not shared:
+        raise InputError(f"{gold}: no usable gold row" + ("" if input is None else f" with a prediction in {input}"))
+    return shared, [outputs[item.id] for item in shared], bad
+
+
+def _lenient_steps(key: str) -> None:
+    if not read_key(key).steps:
+        raise ValueError("no step was found")
+
+
+def _read_predictions(path, skip_bad: bool, refuse) -> dict[str, str]:
+    rows, malformed = read_rows(path, skip_bad)
+    for message in malformed:
+        refuse(message)
+    outputs: dict[str, str] = {}
+    for row in rows:
+        name, output = row.data.get("id"), row.data.get("output")
+        if "id" not in row.data or "output" not in row.data:
+            missing = "id" if "id" not in row.data else "output"
+            refuse(f"{path}:{row.line}: no field {missing!r}; a prediction row is {{id, output}}")
+        elif isinstance(name, bool) or not isinstance(name, (str, int)):
+            refuse(f"{path}:{row.line}: field 'id' must be a text or a whole number")
+        elif not isinstance(output, str):
+            refuse(f"{path}:{row.line}: field 'output' must be a text")
+        elif str(name) in outputs:
+            refuse(f"{path}:{row.line}: field 'id': {str(name)!r} occurs twice")
+        else:
+            outputs[str(name)] = output
+    return outputs
+
+
+def _answer(item: ProtocolItem) -> str:
+    return item.answer or grammar.join_blocks("", item.key, item.orc, "None")
+
+
+def _number(value: Any) -> float:
+    return round(float(value), 7)
+
+
+def _means(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    return {name: _number(np.mean([row[name] for row in rows])) for name in names}
