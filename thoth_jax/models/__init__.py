@@ -1,6 +1,7 @@
 """The policy: Qwen models as plain pytrees, their adapters, checkpoints and tokenizers."""
 
 from thoth_jax.models.decode import Cache, decode_step, init_cache, prefill, unstack
+from thoth_jax.models.hf import load, load_config, load_params, save
 from thoth_jax.models.logprobs import token_logprobs
 from thoth_jax.models.lora import Lora, LoraConfig, init_lora, load_peft, merge, save_peft
 from thoth_jax.models.qwen import (
@@ -14,12 +15,14 @@ from thoth_jax.models.qwen import (
     logits_of,
     param_shardings,
 )
+from thoth_jax.models.tokenizer import Tokenizer, load_tokenizer, train_sentencepiece
 
 __all__ = [
     "Cache",
     "Lora",
     "LoraConfig",
     "QwenConfig",
+    "Tokenizer",
     "Weight",
     "count_params",
     "declare",
@@ -29,12 +32,18 @@ __all__ = [
     "init_cache",
     "init_lora",
     "init_params",
+    "load",
+    "load_config",
+    "load_params",
     "load_peft",
+    "load_tokenizer",
     "logits_of",
     "merge",
     "param_shardings",
     "prefill",
+    "save",
     "save_peft",
     "token_logprobs",
+    "train_sentencepiece",
     "unstack",
 ]
