@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Train on this machine. Everything below can be set from the environment; arguments go on to `thoth train`:
 #
-#   CONFIG=configs/thoth/tiny.py launch/local.sh --config.steps=20
+#   CONFIG=configs/thoth/tiny_sft.py launch/local.sh --config.num_steps=20
 #   NUM_DEVICES=8 launch/local.sh --dry-run        # eight virtual CPU devices; print the command only
 #
 set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-CONFIG=${CONFIG:-configs/thoth/rl_tiny.py}                         # what to train
+CONFIG=${CONFIG:-$root/configs/thoth/tiny_rl.py}                  # what to train
 NUM_DEVICES=${NUM_DEVICES:-}                                      # virtual CPU devices; empty: the real devices
 MEM_FRACTION=${MEM_FRACTION:-0.9}                                 # share of an accelerator's memory taken at the start
 CACHE_DIR=${CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/thoth_jax} # compiled programs, kept between runs
 MAX_RESTARTS=${MAX_RESTARTS:-100}                                 # runs after a preemption (exit code 75)
+
+# Outside an activated environment, the one that make created.
+command -v thoth >/dev/null || PATH=$root/.venv/bin:$PATH
 
 dry_run=
 arguments=()
