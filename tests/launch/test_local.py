@@ -3,7 +3,10 @@
 import os
 import pathlib
 import shlex
+import signal
 import subprocess
+import sys
+import time
 
 import pytest
 
@@ -107,6 +110,36 @@ def test_other_exit_codes_end_it(tmp_path, code):
     bin_dir = fake_thoth(tmp_path / "bin", 75, code)
     assert launch(path=bin_dir).returncode == code
     assert len(calls(bin_dir)) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_once_and_ends_it(tmp_path, number):
+    bin_dir = fake_thoth(tmp_path / "bin")
+    (bin_dir / "thoth").write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, signal, sys, time\n"
+        "calls = pathlib.Path(__file__).parent / 'calls'\n"
+        "for number in (signal.SIGTERM, signal.SIGINT):\n"
+        "    signal.signal(number, lambda number, frame: calls.open('a').write(f'signal {number}\\n'))\n"
+        "calls.open('a').write('started\\n')\n"
+        "while 'signal' not in calls.read_text():\n"
+        "    time.sleep(0.02)\n"
+        "time.sleep(0.2)\n"
+        "sys.exit(75)\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen(["bash", str(SCRIPT)], env=environment, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not (bin_dir / "calls").exists() or "started" not in calls(bin_dir):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(process.pid, number)
+        assert process.wait(timeout=30) == 75
+    finally:
+        process.kill()
+    assert calls(bin_dir) == ["started", f"signal {number.value}"]
 
 
 def test_restarts_are_limited(tmp_path):
