@@ -11,6 +11,7 @@ REPO = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = (
     "errors",
     "plugins",
+    "config_keys",
     "config",
     "sharding",
     "task",

@@ -34,7 +34,9 @@ def import_object(path: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not (module_name + ".").startswith(error.name + "."):
                 raise  # the user's module exists, something that it imports does not
-            raise InputError(f"import path {path!r}: no module {module_name!r} (looked in the working directory too)") from None
+            raise InputError(
+                f"import path {path!r}: no module {module_name!r} (looked in the working directory too)"
+            ) from None
     if not hasattr(module, name):
         public = [attribute for attribute in vars(module) if not attribute.startswith("_")]
         raise InputError(f"import path {path!r}: {module_name!r} has no {name!r}{nearest(name, public)}")

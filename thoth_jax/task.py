@@ -13,7 +13,17 @@ import numpy as np
 from thoth_jax.errors import InputError
 from thoth_jax.plugins import check_kwargs, import_object, parameters_of
 
-__all__ = ["Completion", "Example", "Message", "Rewards", "Task", "check_kwargs", "import_object", "load_task", "parameters_of"]
+__all__ = [
+    "Completion",
+    "Example",
+    "Message",
+    "Rewards",
+    "Task",
+    "check_kwargs",
+    "import_object",
+    "load_task",
+    "parameters_of",
+]
 
 
 class Message(TypedDict):
@@ -107,7 +117,11 @@ def load_task(path: str, task_args: Mapping[str, Any]) -> Task:
     factory = import_object(path)
     check_kwargs(factory, task_args, "task_args")
     task = factory(**task_args)
-    missing = [name for name in ("name", "documents", "examples", "messages", "target", "reward", "evaluate") if not hasattr(task, name)]
+    missing = [
+        name
+        for name in ("name", "documents", "examples", "messages", "target", "reward", "evaluate")
+        if not hasattr(task, name)
+    ]
     if missing:
         raise InputError(f"task {path!r} lacks {', '.join(missing)} of the Task interface")
     return task

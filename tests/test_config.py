@@ -1,0 +1,202 @@
+"""Configuration: files, typed overrides, unknown keys, limits."""
+
+import json
+
+import pytest
+
+from thoth_jax import config as configuration
+from thoth_jax.errors import InputError
+
+
+def refused(*overrides: str, path: str | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        configuration.load(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults_differ_by_stage():
+    assert configuration.load(None, ["stage=rl"]).schedule == "constant"
+    assert configuration.load(None, ["stage=sft"]).schedule == "cosine"
+    assert "group_size" not in configuration.defaults("sft")
+
+
+def test_every_key_has_one_line_of_help_and_is_described():
+    for stage in configuration.STAGES:
+        text = configuration.describe(stage)
+        for name, key in configuration.keys_of(stage).items():
+            assert key.help and "\n" not in key.help
+            assert f"  {name} = " in text
+
+
+@pytest.mark.parametrize(
+    "override, name, value",
+    [
+        ("learning_rate=3e-4", "learning_rate", 3e-4),
+        ("learning_rate=1", "learning_rate", 1.0),
+        ("packing=false", "packing", False),
+        ("packing=True", "packing", True),
+        ("num_steps=7", "num_steps", 7),
+        ("run_dir=runs/a=b", "run_dir", "runs/a=b"),
+    ],
+)
+def test_overrides_take_the_type_of_the_key(override, name, value):
+    found = configuration.load(None, [override])[name]
+    assert found == value and type(found) is type(value)
+
+
+def test_nested_tuple_optional_and_json_overrides():
+    config = configuration.load(
+        None,
+        [
+            "stage=rl", "lora.targets=q_proj,v_proj", "aggregation=constant", "constant=64",
+            'rewards=[{"fn": "task", "weight": 0.5}]', "model.num_layers=2",
+        ],
+    )  # fmt: skip
+    assert config.lora.targets == ("q_proj", "v_proj")
+    assert config.constant == 64.0
+    assert config.rewards == ({"fn": "task", "weight": 0.5},)
+    assert config.model.num_layers == 2
+    assert configuration.load(None, ["stage=rl", "constant=none"]).constant is None
+
+
+def test_task_args_take_types_from_the_signature():
+    config = configuration.load(
+        None,
+        ["task_args.train=5", "task_args.holdout=0.5", "task_args.skip_bad=true", 'task_args.score={"max_words": 20}'],
+    )
+    assert config.task_args.to_dict() == {"train": "5", "holdout": 0.5, "skip_bad": True, "score": {"max_words": 20}}
+
+
+@pytest.mark.parametrize(
+    "overrides, expected",
+    [
+        (["learning_rat=1"], "unknown key 'learning_rat'; did you mean 'learning_rate'?"),
+        (["lora.rnk=1"], "did you mean 'lora.rank'?"),
+        (["kl_cof=1"], "did you mean 'kl_coef'?"),
+        (["group_size=4"], "read by stage rl only, this run has stage sft"),
+        (["stage=rl", "batch_size=4"], "read by stage pretrain and sft only"),
+        (["stage=slt"], "did you mean 'sft'?"),
+        (["model=1"], "'model' is a group of keys: set model.hidden_size"),
+        (["learning_rate=fast"], "expected a number"),
+        (["num_steps=1.5"], "expected a whole number"),
+        (["packing=maybe"], "expected true or false"),
+        (["stage=rl", "group_size=1"], "must be at least 2"),
+        (["lora.dropout=1.5"], "must be at most 0.99"),
+        (["stage=rl", "kl_estimator=k4"], "kl_estimator='k4'; valid: abs, k1, k2, k3"),
+        (["learning_rate=nan"], "expected a number"),
+        (["model.num_heads=4", "model.num_kv_heads=3"], "not a multiple"),
+        (["model.head_dim=31"], "must be even"),
+        (["mesh.data=-1"], "at most one axis can be -1"),
+        (["mesh.tensor=0"], "must be a positive number"),
+        (["stage=rl", "aggregation=constant"], "needs the key constant"),
+        (["stage=rl", "constant=5"], "read only with aggregation=constant"),
+        (["num_epochs=0"], "nothing to train"),
+        (["task_args.trian=x"], "did you mean 'train'?"),
+        (["task_args.holdout=much"], "expected float"),
+        (["stage=rl", "rewards=nonsense"], "expected JSON"),
+        (["task=no_such_module:Task", "task_args.a=1"], "no module 'no_such_module'"),
+        (["noequals"], "expected --config.KEY=VALUE"),
+    ],
+)
+def test_faults_are_one_clear_line(overrides, expected):
+    assert expected in refused(*overrides)
+
+
+def test_a_file_starts_from_the_defaults_and_overrides_win(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from thoth_jax.config import defaults\ndef get_config():\n    c = defaults('rl')\n    c.kl_coef = 0.1\n"
+        "    c.task_args.holdout = 0.2\n    return c\n"
+    )
+    config = configuration.load(str(file), ["kl_coef=0.2"])
+    assert (config.stage, config.kl_coef, config.task_args.holdout) == ("rl", 0.2, 0.2)
+
+
+@pytest.mark.parametrize(
+    "body, line, expected",
+    [
+        ("c.kl_cof = 1\n", 4, "kl_cof"),
+        ("c.kl_coef = 1 / 0\n", 4, "division by zero"),
+        ("c.kl_coef = (\n", 4, "never closed"),
+    ],
+)
+def test_a_fault_inside_a_file_names_its_line(tmp_path, body, line, expected):
+    file = tmp_path / "c.py"
+    file.write_text(
+        f"from thoth_jax.config import defaults\ndef get_config():\n    c = defaults('rl')\n    {body}    return c\n"
+    )
+    message = refused(path=str(file))
+    assert message.startswith(f"{file}:{line}:") and expected in message
+
+
+def test_a_wrong_value_inside_a_file_is_refused(tmp_path):
+    file = tmp_path / "c.py"
+    file.write_text(
+        "from thoth_jax.config import defaults\ndef get_config():\n    c = defaults('rl')\n"
+        "    c.group_size = 'many'\n    return c\n"
+    )
+    assert "group_size='many': expected int" in refused(path=str(file))
+
+
+def test_missing_and_malformed_files(tmp_path):
+    assert "no such file" in refused(path=str(tmp_path / "none.py"))
+    (tmp_path / "bad.json").write_text('{"stage": \n}')
+    assert "bad.json:2: not JSON" in refused(path=str(tmp_path / "bad.json"))
+    (tmp_path / "empty.py").write_text("")
+    assert "defines no get_config()" in refused(path=str(tmp_path / "empty.py"))
+    (tmp_path / "none.py").write_text("def get_config(): return 3\n")
+    assert "must return a ConfigDict" in refused(path=str(tmp_path / "none.py"))
+
+
+def test_saved_configuration_loads_as_the_same(tmp_path):
+    config = configuration.load(None, ["stage=rl", 'rewards=[{"fn": "task"}]', "task_args.holdout=0.3", "lora.rank=2"])
+    file = tmp_path / "config.json"
+    file.write_text(configuration.to_json(config))
+    again = configuration.load(str(file))
+    assert configuration.to_json(again) == configuration.to_json(config)
+    assert json.loads(file.read_text())["lora"]["rank"] == 2
+
+
+def test_shipped_configurations_resolve(repo):
+    files = sorted((repo / "configs" / "thoth").glob("*.py"))
+    assert len(files) >= 9
+    for file in files:
+        config = configuration.load(str(file))
+        assert config.stage in file.name
+    small, large = (configuration.load(str(repo / "configs" / "thoth" / f"rl_{size}.py")) for size in ("4b", "8b"))
+    same = {
+        name: value
+        for name, value in configuration.flatten(small.to_dict()).items()
+        if name not in ("run_dir", "init_from")
+    }
+    assert all(configuration.flatten(large.to_dict())[name] == value for name, value in same.items())
+
+
+def test_published_values(repo):
+    """facts: the paper's section 4 and the released settings of the three stages."""
+    load = lambda stage: configuration.load(str(repo / "configs" / "thoth" / f"{stage}_8b.py"))  # noqa: E731
+    pretrain, sft, rl = load("pretrain"), load("sft"), load("rl")
+    assert (
+        pretrain.lora.rank,
+        pretrain.learning_rate,
+        pretrain.warmup_ratio,
+        pretrain.num_epochs,
+        pretrain.max_length,
+    ) == (8, 1e-4, 0.1, 6, 16384)
+    assert (sft.lora.rank, sft.learning_rate, sft.warmup_ratio, sft.num_epochs, sft.max_length) == (
+        32,
+        3e-4,
+        0.05,
+        5,
+        8192,
+    )
+    assert (rl.lora.rank, rl.learning_rate, rl.weight_decay, rl.num_epochs) == (0, 5e-6, 0.01, 15)
+    assert (rl.prompts_per_step, rl.group_size, rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (
+        1024,
+        5,
+        0.0005,
+        "k3",
+        0.0,
+    )
+    assert (rl.max_prompt_length, rl.max_completion_length, rl.overlong, rl.temperature) == (1024, 1024, "drop", 1.0)

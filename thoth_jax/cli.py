@@ -1,0 +1,257 @@
+"""The `thoth` command."""
+
+import argparse
+import ctypes
+import importlib.metadata
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from thoth_jax import config as configuration
+from thoth_jax.errors import InputError
+
+_EXAMPLES = {
+    "quickstart": "thoth quickstart --out runs/quickstart",
+    "train": "thoth train --config.stage=sft --config.num_steps=5 --config.run_dir=runs/try",
+    "generate": 'thoth generate --model runs/try --prompt "How is plasmid DNA released from E. coli?" --max-tokens 64',
+    "score": "thoth score --gold bundled",
+    "evaluate": "thoth evaluate --gold bundled --json",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code: 0 done, 2 bad input or configuration, 75 stopped by a signal, saved."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    options, extra = parser.parse_known_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        overrides = _overrides(extra, options)
+        _keep_freed_memory()
+        _start_logging()
+        return options.run(options, overrides)
+    except InputError as error:
+        print(f"thoth {options.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has left
+        return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"thoth {options.command}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="thoth", description="Post-training of reasoning models on JAX: protocols and SCORE."
+    )
+    parser.add_argument("--version", action="version", version=f"thoth-jax {importlib.metadata.version('thoth-jax')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(name, run, summary):
+        example = f"example:\n  {_EXAMPLES[name]}"
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            epilog=example,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command(
+        "quickstart",
+        _quickstart,
+        "all three stages with a tiny policy on the bundled items, about three minutes on two cores",
+    )
+    sub.add_argument(
+        "--out", default="runs/quickstart", metavar="DIR", help="directory of the runs (default: %(default)s)"
+    )
+    sub.add_argument("--seed", type=int, default=0)
+
+    sub = command("train", _train, "run one stage: pretrain, sft or rl; the same command again continues it")
+    sub.add_argument(
+        "--config",
+        metavar="FILE",
+        help="Python file with get_config(), or a run's config.json; --config.KEY=VALUE overrides a key",
+    )
+    sub.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the resolved configuration, the objective and the shapes, and stop",
+    )
+    sub.add_argument(
+        "--skip-bad", action="store_true", help="count and list malformed data rows and go on without them"
+    )
+    sub.add_argument(
+        "--allow-config-change", action="store_true", help="continue a run although its configuration differs"
+    )
+    sub.add_argument(
+        "--keys",
+        choices=configuration.STAGES,
+        metavar="STAGE",
+        help="list the keys of a stage with their defaults, and stop",
+    )
+
+    sub = command("generate", _generate, "answer one prompt, or every row of a file")
+    sub.add_argument(
+        "--model", required=True, metavar="DIR", help="run directory, quickstart directory or HF model directory"
+    )
+    source = sub.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="one question; the answer goes to standard output")
+    source.add_argument("--input", metavar="FILE", help='rows {"id", "prompt"} or gold rows')
+    sub.add_argument(
+        "--output",
+        metavar="FILE",
+        help='with --input: rows {"id", "output"} are appended; rows that are there already are skipped',
+    )
+    sub.add_argument("--temperature", type=float, default=0.0, help="0 (default): greedy")
+    sub.add_argument("--top-p", type=float, default=1.0)
+    sub.add_argument("--top-k", type=int, default=0)
+    sub.add_argument("--max-tokens", type=int, default=512, help="of an answer (default: %(default)s)")
+    sub.add_argument(
+        "--max-prompt-length", type=int, default=2048, help="longer prompts are refused (default: %(default)s tokens)"
+    )
+    sub.add_argument("--system-prompt", metavar="TEXT", help='default: the row\'s own, else ours; "" for none')
+    sub.add_argument(
+        "--no-thinking", action="store_true", help="open the answer with an empty think block (chat template)"
+    )
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
+
+    for name, run, summary in (
+        ("score", _score, "SCORE and its parts of answers against gold protocols"),
+        ("evaluate", _evaluate, "the metrics of SciRecipe-Eval, overall, by level and by type"),
+    ):
+        sub = command(name, run, summary)
+        sub.add_argument(
+            "--gold", required=True, metavar="FILE", help='gold rows: evaluation, sft or rl format; or "bundled"'
+        )
+        sub.add_argument(
+            "--input",
+            metavar="FILE",
+            help='rows {"id", "output"}; without it the gold answers are judged against themselves',
+        )
+        sub.add_argument("--output", metavar="FILE", help="write one JSON row per answer")
+        sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+        sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
+    return parser
+
+
+def _overrides(extra: list[str], options) -> list[str]:
+    """--config.KEY=VALUE and --config.KEY VALUE -> ["KEY=VALUE"]; anything else is refused."""
+    found, rest = [], list(extra)
+    while rest:
+        word = rest.pop(0)
+        if options.command != "train" or not word.startswith("--config."):
+            raise InputError(f"unknown argument {word!r}; see thoth {options.command} --help")
+        word = word.removeprefix("--config.")
+        if "=" not in word and rest and not rest[0].startswith("--"):
+            word = f"{word}={rest.pop(0)}"
+        found.append(word)
+    return found
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep what XLA frees: giving it back and faulting it in again costs half of a training step on CPU.
+
+    Only for processes that we start; importing the package changes nothing. No-op where there is no glibc.
+    """
+    if os.environ.get("JAX_PLATFORMS", "cpu") not in ("", "cpu"):
+        return
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return
+    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4  # malloc.h
+    mallopt(m_mmap_max, 0)
+    mallopt(m_trim_threshold, 2**31 - 1)
+    mallopt(m_top_pad, 2**28)
+
+
+def _start_logging() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("thoth_jax").setLevel(logging.INFO)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every step of every save
+
+
+def _quickstart(options, _overrides) -> int:
+    from thoth_jax.quickstart import quickstart  # these import jax, which --help need not wait for
+
+    return quickstart(options.out, options.seed)
+
+
+def _train(options, overrides) -> int:
+    if options.keys:
+        print(configuration.describe(options.keys))
+        return 0
+    if options.skip_bad:
+        overrides = [*overrides, "task_args.skip_bad=true"]
+    config = configuration.load(options.config, overrides)  # a typo is answered before jax has started
+
+    from thoth_jax.sharding import distributed_start
+    from thoth_jax.train.loop import dry_run, train
+
+    distributed_start()
+    if options.dry_run:
+        print(dry_run(config))
+        return 0
+    return train(config, allow_config_change=options.allow_config_change)
+
+
+def _generate(options, _overrides) -> int:
+    from thoth_jax.generate import GenerateOptions, generate_file, generate_one
+
+    if options.input and not options.output:
+        raise InputError("--input needs --output FILE")
+    how = GenerateOptions(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        max_tokens=options.max_tokens,
+        max_prompt_length=options.max_prompt_length,
+        seed=options.seed,
+        system_prompt=options.system_prompt,
+        enable_thinking=not options.no_thinking,
+    )
+    if options.prompt is not None:
+        print(generate_one(options.model, options.prompt, how))
+    else:
+        generate_file(options.model, options.input, options.output, how, options.skip_bad)
+    return 0
+
+
+def _score(options, _overrides) -> int:
+    from thoth_jax.evaluation.files import score_file
+
+    return _judge(options, score_file)
+
+
+def _evaluate(options, _overrides) -> int:
+    from thoth_jax.evaluation.files import evaluate_file
+
+    return _judge(options, evaluate_file)
+
+
+def _judge(options, judge) -> int:
+    from thoth_jax.data import bundled
+    from thoth_jax.evaluation.files import table, write_jsonl
+
+    gold = str(bundled.path("items.jsonl")) if options.gold == "bundled" else options.gold
+    rows, summary = judge(gold, options.input, skip_bad=options.skip_bad)
+    if options.output:
+        write_jsonl(options.output, rows)
+    print(json.dumps(summary) if options.json else table(summary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""`thoth generate`: a policy answers one question, or the rows of a file."""
+
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Sequence
+
+import jax
+from etils import epath
+from tqdm import tqdm
+
+from thoth_jax.errors import InputError
+from thoth_jax.protocol import prompts
+from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows
+from thoth_jax.rollout import Engine, Sampling
+from thoth_jax.sharding import make_mesh, use_mesh
+from thoth_jax.train.build import load_weights
+from thoth_jax.train.sampling import completion_of
+
+logger = logging.getLogger(__name__)
+
+# Rows that are answered together and written before the next ones start: what a killed run can lose.
+_CHUNK = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateOptions:
+    """How to answer.
+
+    temperature: 0 is greedy. top_p, top_k: 1 and 0 are off. max_tokens: of an answer. max_prompt_length: longer ones
+    are refused. system_prompt: None is the row's own or ours, "" none. enable_thinking: as in training.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 512
+    max_prompt_length: int = 2048
+    seed: int = 0
+    system_prompt: str | None = None
+    enable_thinking: bool = True
+
+
+class Generator:
+    """A loaded policy that answers chat prompts."""
+
+    def __init__(self, model_path: str, options: GenerateOptions):
+        self._mesh = make_mesh()
+        self.model, self._params, self.tokenizer = load_weights(model_path, self._mesh)
+        if self.tokenizer is None:
+            raise InputError(f"{model_path}: no tokenizer beside the weights")
+        self.model = self.model.replace(valid_vocab_size=len(self.tokenizer))
+        self.options = options
+        self._engine: Engine | None = None
+        self._longest = 0
+
+    def encode(self, messages: Sequence[dict], where: str) -> list[int]:
+        """Prompt tokens of a chat.
+
+        Raises:
+          InputError: over max_prompt_length.
+        """
+        ids = self.tokenizer.encode_prompt(messages, enable_thinking=self.options.enable_thinking)
+        if len(ids) > self.options.max_prompt_length:
+            raise InputError(
+                f"{where}: the prompt has {len(ids)} tokens, over --max-prompt-length {self.options.max_prompt_length}"
+            )
+        return ids
+
+    def answer(self, prompts_ids: Sequence[list[int]], number: int = 0) -> list[str]:
+        """One answer per prompt, in order. `number` (of the chunk) keeps the noise of chunks apart."""
+        options = self.options
+        longest = max(map(len, prompts_ids))
+        if self._engine is None or longest > self._longest:
+            self._longest = longest
+            self._engine = Engine(
+                self.model,
+                self._mesh,
+                max_prompt_length=longest,
+                max_completion_length=options.max_tokens,
+                slots=min(_CHUNK, len(prompts_ids)),
+            )
+        sampling = Sampling(
+            options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            max_tokens=options.max_tokens,
+            stop_ids=self.tokenizer.stop_ids,
+        )
+        key = jax.random.fold_in(jax.random.key(options.seed), number)
+        texts = [""] * len(prompts_ids)
+        with use_mesh(self._mesh):
+            for group in self._engine.stream(self._params, list(prompts_ids), 1, sampling, key):
+                tokens = group.tokens[0][: group.lengths[0]]
+                texts[group.index] = completion_of(self.tokenizer, tokens, group.finish_reason[0]).text
+        return texts
+
+
+def generate_one(model_path: str, question: str, options: GenerateOptions) -> str:
+    """The answer to one question."""
+    generator = Generator(model_path, options)
+    item = ProtocolItem("prompt", question)
+    return generator.answer([generator.encode(_messages(item, options), "--prompt")])[0]
+
+
+def generate_file(
+    model_path: str, input_path: str, output_path: str, options: GenerateOptions, skip_bad: bool = False
+) -> int:
+    """Answer every row of a file that has no answer in the output yet; rows {"id", "output"} are appended.
+
+    Args:
+      input_path: rows {"id", "prompt"}, or gold rows of any format.
+      output_path: JSONL; a last line cut off by a crash is removed.
+
+    Returns:
+      The number of rows answered now.
+
+    Raises:
+      InputError: a bad row, a prompt that is too long, an id that occurs twice.
+    """
+    chats = _read_chats(input_path, options, skip_bad)
+    done = _answered(output_path)
+    generator = Generator(model_path, options)
+    todo = [
+        (number, identity, generator.encode(messages, f"{input_path}: row {identity!r}"))
+        for number, (identity, messages) in enumerate(chats)
+    ]
+    todo = [entry for entry in todo if entry[1] not in done]
+    logger.info("%d rows to answer, %d answered before", len(todo), len(chats) - len(todo))
+    with (
+        epath.Path(output_path).open("a") as file,
+        tqdm(total=len(todo), desc="generate", unit="row", file=sys.stderr) as bar,
+    ):
+        for start in range(0, len(todo), _CHUNK):
+            chunk = todo[start : start + _CHUNK]
+            # Noise is keyed by the first row's place in the file: a resumed run does not repeat that of rows done.
+            texts = generator.answer([ids for _, _, ids in chunk], chunk[0][0])
+            for (_, identity, _), text in zip(chunk, texts, strict=True):
+                file.write(json.dumps({"id": identity, "output": text}, ensure_ascii=False) + "\n")
+            file.flush()
+            bar.update(len(chunk))
+    return len(todo)
+
+
+def _messages(item: ProtocolItem, options: GenerateOptions) -> list[dict]:
+    turns = prompts.messages(item)
+    if options.system_prompt is None:
+        return turns
+    user = [turn for turn in turns if turn["role"] != "system"]
+    return [{"role": "system", "content": options.system_prompt}, *user] if options.system_prompt else user
+
+
+def _read_chats(path: str, options: GenerateOptions, skip_bad: bool) -> list[tuple[str, list[dict]]]:
+    rows = read_rows(path, skip_bad)
+    bad = list(rows.bad)
+    if any("prompt" in row.data for row in rows.rows):
+        items = []
+        for row in rows.rows:
+            text = row.data.get("prompt")
+            if isinstance(text, str) and text.strip():
+                items.append(ProtocolItem(str(row.data.get("id", row.index)), text))
+                continue
+            message = f"{path}:{row.line}: field 'prompt' must be a text that is not blank"
+            if not skip_bad:
+                raise InputError(message)
+            bad.append(message)
+    else:
+        items, bad = read_items(path, skip_bad)
+    if bad:
+        logger.warning("%s: %d bad rows skipped:\n  %s", path, len(bad), "\n  ".join(bad))
+    seen = set()
+    for item in items:
+        if item.id in seen:
+            raise InputError(f"{path}: id {item.id!r} occurs twice; ids name the output rows and must be unique")
+        seen.add(item.id)
+    return [(item.id, _messages(item, options)) for item in items]
+
+
+def _answered(path: str) -> set[str]:
+    """Ids in the output file; an incomplete last line is cut off."""
+    file = epath.Path(path)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return set()
+    text = file.read_text()
+    whole, _, rest = text.rpartition("\n")
+    if rest:
+        logger.warning("%s: the last line was cut off, it is answered anew", path)
+        file.write_text(whole + "\n" if whole else "")
+    return {str(row.data["id"]) for row in read_rows(path).rows if "id" in row.data} if whole else set()

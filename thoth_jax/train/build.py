@@ -1,0 +1,185 @@
+"""Configuration -> mesh, task, tokenizer and weights; weights from an HF directory or from another run."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from etils import epath
+
+from thoth_jax import config as configuration
+from thoth_jax.data import bundled
+from thoth_jax.errors import InputError
+from thoth_jax.models import hf
+from thoth_jax.models.lora import Lora, LoraConfig, init_lora, merge
+from thoth_jax.models.qwen import QwenConfig, init_params, param_shardings
+from thoth_jax.models.tokenizer import Tokenizer, load_tokenizer
+from thoth_jax.sharding import make_mesh, use_mesh
+from thoth_jax.task import Task, load_task
+from thoth_jax.train.checkpoint import restore_trainable
+
+# Architecture keys that `init_from` decides: a value that is neither the default nor that of the weights is refused.
+_ARCHITECTURE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "rope_theta",
+    "tie_embeddings",
+)
+
+
+@dataclasses.dataclass
+class Run:
+    """All that a stage needs. `params` are the base weights; `lora` the adapters of a LoRA run."""
+
+    config: Any
+    mesh: jax.sharding.Mesh
+    task: Task
+    tokenizer: Tokenizer
+    model: QwenConfig
+    params: Any
+    lora: Lora | None
+
+    @property
+    def batch_shards(self) -> int:
+        """Devices that the rows of a batch are spread over."""
+        return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+
+
+def build(config, devices: Sequence[jax.Device] | None = None) -> Run:
+    """Make everything that the configuration names, on all devices by default.
+
+    Raises:
+      InputError: what it names does not exist, or does not fit together.
+    """
+    mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
+    task = load_task(config.task, config.task_args.to_dict())
+    model, params, tokenizer = base_weights(config, mesh)
+    lora = None
+    if config.lora.rank:
+        with use_mesh(mesh):
+            lora = init_lora(model, lora_config(config), jax.random.fold_in(jax.random.key(config.seed), 1), mesh)
+    return Run(config, mesh, task, tokenizer, model, params, lora)
+
+
+def lora_config(config) -> LoraConfig:
+    """The adapters that the configuration asks for."""
+    targets = tuple(config.lora.targets)
+    return LoraConfig(
+        rank=config.lora.rank,
+        alpha=config.lora.alpha,
+        dropout=config.lora.dropout,
+        targets="all" if targets == ("all",) else targets,
+    )
+
+
+def base_weights(config, mesh) -> tuple[QwenConfig, Any, Tokenizer]:
+    """The weights that a run starts from: those of `init_from`, or random ones of the shape in `model.*`."""
+    own = load_tokenizer(config.tokenizer) if config.tokenizer else None
+    # Trained weights need float32 masters; a frozen base may rest in the compute type.
+    dtype = config.model.dtype if config.lora.rank else "float32"
+    if config.init_from:
+        model, params, tokenizer = load_weights(config.init_from, mesh, dtype)
+        _check_architecture(config, model)
+        tokenizer = own or tokenizer
+        if tokenizer is None:
+            raise InputError(f"init_from={config.init_from}: it has no tokenizer, set the key tokenizer")
+        if len(tokenizer) > model.vocab_size:
+            raise InputError(
+                f"the tokenizer has {len(tokenizer)} pieces, the weights of init_from have only {model.vocab_size} rows"
+            )
+        model = model.replace(dtype=config.model.dtype, remat=config.model.remat, valid_vocab_size=len(tokenizer))
+        return model, params, tokenizer
+    tokenizer = own or load_tokenizer(str(bundled.path("tokenizer.model")))
+    model = model_config(config, len(tokenizer))
+    with use_mesh(mesh):
+        return model, init_params(model, jax.random.key(config.seed), mesh), tokenizer
+
+
+def model_config(config, pieces: int) -> QwenConfig:
+    """A Qwen3-shaped policy from `model.*`; the vocabulary is filled up to a multiple of 64, which shards evenly."""
+    keys = config.model
+    return QwenConfig(
+        vocab_size=-(-pieces // 64) * 64,
+        hidden_size=keys.hidden_size,
+        intermediate_size=keys.intermediate_size,
+        num_layers=keys.num_layers,
+        num_heads=keys.num_heads,
+        num_kv_heads=keys.num_kv_heads,
+        head_dim=keys.head_dim,
+        rope_theta=keys.rope_theta,
+        tie_embeddings=keys.tie_embeddings,
+        dtype=keys.dtype,
+        remat=keys.remat,
+        valid_vocab_size=pieces,
+    )
+
+
+def _check_architecture(config, model: QwenConfig) -> None:
+    for name in _ARCHITECTURE:
+        value = config.model[name]
+        if value not in (configuration.KEYS[f"model.{name}"].default, getattr(model, name)):
+            raise InputError(
+                f"model.{name}={value}: the weights of init_from have {getattr(model, name)}; leave the key out"
+            )
+
+
+def load_weights(path: str, mesh, dtype: str = "float32") -> tuple[QwenConfig, Any, Tokenizer | None]:
+    """Weights of an HF directory, a run directory (its newest checkpoint, adapters merged) or a quickstart's.
+
+    Returns:
+      Model configuration, parameters on the mesh, and the tokenizer found there, if any.
+
+    Raises:
+      InputError: nothing usable lies at `path`.
+    """
+    directory = epath.Path(path)
+    file = directory / "config.json"
+    if not file.exists() and (directory / "rl" / "config.json").exists():
+        return load_weights(str(directory / "rl"), mesh, dtype)  # a quickstart's own: its last stage
+    if not file.exists():
+        raise InputError(f"{path}: neither a model directory nor a run directory (no config.json)")
+    try:
+        saved = json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+    if "stage" not in saved:
+        return hf.load(path, mesh, dtype)
+    return _load_run(path, configuration.load(str(file)), mesh, dtype)
+
+
+def _load_run(path: str, config, mesh, dtype: str) -> tuple[QwenConfig, Any, Tokenizer]:
+    policy = str(epath.Path(path) / "policy")
+    model, tokenizer = hf.load_config(policy), load_tokenizer(policy)
+    try:
+        if config.lora.rank:
+            _, params, _ = base_weights(config, mesh)
+            with use_mesh(mesh):
+                fresh = init_lora(model, lora_config(config), jax.random.key(0), mesh)
+                lora, _ = restore_trainable(path, fresh)
+                params = merge(params, model, lora)
+        else:
+            shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+            wanted = jax.tree.map(
+                lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+                shapes,
+                param_shardings(model, mesh),
+            )
+            params, _ = restore_trainable(path, wanted)
+    except FileNotFoundError as error:
+        raise InputError(f"{error}: the run has saved no weights yet") from None
+    if dtype != "float32":
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    return model, params, tokenizer
+
+
+def save_policy_files(run: Run, run_dir: str) -> None:
+    """RUN/policy: model configuration and tokenizer, which together with a checkpoint make the run loadable."""
+    directory = epath.Path(run_dir) / "policy"
+    directory.mkdir(parents=True, exist_ok=True)
+    hf.save_config(str(directory), run.model)
+    run.tokenizer.save(str(directory))

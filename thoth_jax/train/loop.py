@@ -1,0 +1,219 @@
+"""The one trainer loop of all stages: restore, evaluate, step, log, save; stop cleanly when told to."""
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from etils import epath
+from tqdm import tqdm
+
+from thoth_jax import config as configuration
+from thoth_jax.errors import InputError
+from thoth_jax.sharding import use_mesh
+from thoth_jax.train.build import Run, build, save_policy_files
+from thoth_jax.train.checkpoint import Checkpoints
+from thoth_jax.train.lm import LmStage
+from thoth_jax.train.metrics import Metrics
+from thoth_jax.train.policy import RlStage
+from thoth_jax.train.sampling import write_samples
+from thoth_jax.train.state import TrainState, create_state
+
+logger = logging.getLogger(__name__)
+
+STAGES = {"pretrain": LmStage, "sft": LmStage, "rl": RlStage}
+DONE, PREEMPTED = 0, 75
+
+
+class Stopped:
+    """True once SIGTERM or SIGINT has arrived; polled between steps and between decode chunks."""
+
+    def __init__(self):
+        self._arrived = False
+
+    def __call__(self) -> bool:
+        return self._arrived
+
+    def __enter__(self):
+        def handle(_number, _frame):
+            if self._arrived:
+                raise KeyboardInterrupt  # the second signal does not wait
+            self._arrived = True
+
+        self._before = {}
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, handle)
+        except ValueError:
+            pass  # not the main thread (a notebook's worker): signals stay with their owner
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def dry_run(config) -> str:
+    """The resolved configuration, the objective as a formula and the shapes; nothing is written or trained."""
+    run = build(config)
+    with use_mesh(run.mesh):
+        stage = STAGES[config.stage](run)
+    devices = ", ".join(f"{name} {size}" for name, size in run.mesh.shape.items())
+    trained = run.params if run.lora is None else run.lora
+    counts = f"{_count(trained):,} trained of {_count(run.params) + (_count(run.lora) if run.lora else 0):,} parameters"
+    return f"{configuration.to_json(config)}{stage.describe()}\npolicy: {counts}\nmesh: {devices}"
+
+
+def train(config, *, allow_config_change: bool = False) -> int:
+    """Run a stage to its end, from its newest checkpoint if there is one.
+
+    Writes RUN/config.json, policy/, metrics.jsonl, tensorboard/, checkpoints/, samples/, log.txt, then summary.json.
+
+    Returns:
+      0 when done, 75 when a signal stopped it with a checkpoint saved.
+
+    Raises:
+      InputError: see `build`; or the run directory belongs to a run with another configuration.
+    """
+    run_dir = configuration.run_dir_of(config)
+    directory = epath.Path(run_dir)
+    _check_same_run(config, directory, allow_config_change)
+    run = build(config)
+    with use_mesh(run.mesh):
+        stage = STAGES[config.stage](run)
+        _prepare(run, directory)
+        handler = logging.FileHandler(directory / "log.txt") if "://" not in run_dir else logging.NullHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("thoth_jax").addHandler(handler)
+        try:
+            with Stopped() as stopped:
+                return _loop(run, stage, run_dir, stopped)
+        finally:
+            logging.getLogger("thoth_jax").removeHandler(handler)
+            handler.close()
+
+
+def _check_same_run(config, directory: epath.Path, allow_change: bool) -> None:
+    """A run directory continues only under the configuration that it was started with."""
+    file = directory / "config.json"
+    if not file.exists() or allow_change:
+        return
+    before, now = json.loads(file.read_text()), json.loads(configuration.to_json(config))
+    before, now = configuration.flatten(before), configuration.flatten(now)
+    # The directory may have been moved; the rest decides what is trained and when it is looked at.
+    changed = [
+        name for name in sorted(set(before) | set(now)) if before.get(name) != now.get(name) and name != "run_dir"
+    ]
+    if changed:
+        shown = "; ".join(f"{name}: {before.get(name)!r} there, {now.get(name)!r} here" for name in changed)
+        raise InputError(
+            f"{file}: this run was started with another configuration ({shown}); "
+            "use another run_dir, or --allow-config-change"
+        )
+
+
+def _prepare(run: Run, directory: epath.Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "config.json").write_text(configuration.to_json(run.config))
+    except OSError as error:
+        raise InputError(f"run_dir={str(directory)!r}: cannot write there: {error.strerror}") from None
+    save_policy_files(run, str(directory))
+
+
+def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
+    config = run.config
+    state = create_state(run.params, run.lora, stage.optimizer, run.mesh)
+    checkpoints = Checkpoints(run_dir, config.keep_checkpoints)
+    start = checkpoints.latest() or 0
+    if start:
+        state, _ = checkpoints.restore(state)
+        logger.info("continuing from step %d of %d", start, stage.num_steps)
+    metrics = Metrics(run_dir, start)
+    saved = start
+    run.params = run.lora = None  # the state owns the arrays now, and the first update gives these away
+    evaluated: dict | None = None
+    try:
+        if start == 0 and config.eval_at_start:
+            evaluated = _evaluate(stage, state, 0, run_dir, metrics, stopped)
+        bar = tqdm(
+            total=stage.num_steps, initial=start, desc=config.stage, unit="step", file=sys.stderr, dynamic_ncols=True
+        )
+        for index in range(start, stage.num_steps):
+            if stopped():
+                break
+            began = time.perf_counter()
+            result = stage.step(state, index, stopped)
+            if result is None:
+                break
+            state, values = result
+            values = {name: float(value) for name, value in values.items()}
+            seconds = time.perf_counter() - began
+            values.update({"step_time/total": seconds, "tokens_per_sec": values.pop("tokens") / seconds})
+            step = index + 1
+            metrics.write(step, "train", values)
+            _check_finite(values, step)
+            bar.set_postfix_str(_headline(values), refresh=False)
+            bar.update()
+            last = step == stage.num_steps
+            if last or (config.eval_every and step % config.eval_every == 0):
+                evaluated = _evaluate(stage, state, step, run_dir, metrics, stopped) or evaluated
+            if last or step % config.save_every == 0:
+                checkpoints.save(step, state, {"step": step, "config": json.loads(configuration.to_json(config))})
+                saved = step
+        bar.close()
+        done = int(state.step) // (config.num_iterations if config.stage == "rl" else 1)
+        if saved < done < stage.num_steps:
+            checkpoints.save(done, state, {"step": done, "config": json.loads(configuration.to_json(config))})
+        if done == stage.num_steps and evaluated is None and not (epath.Path(run_dir) / "summary.json").exists():
+            evaluated = _evaluate(
+                stage, state, done, run_dir, metrics, stopped
+            )  # it died between its last save and its end
+    finally:
+        metrics.close()
+        checkpoints.close()
+    if done < stage.num_steps or (evaluated is None and not (epath.Path(run_dir) / "summary.json").exists()):
+        logger.warning("stopped by a signal at step %d of %d, saved; the same command continues", done, stage.num_steps)
+        return PREEMPTED
+    _write_summary(run_dir, stage.num_steps, evaluated)
+    return DONE
+
+
+def _evaluate(stage, state: TrainState, step: int, run_dir: str, metrics: Metrics, stopped) -> dict | None:
+    began = time.perf_counter()
+    result = stage.evaluate(state, stopped)
+    if result is None:
+        return None
+    values, rows = result
+    values = {name: float(value) for name, value in values.items()}
+    metrics.write(step, "eval", {**values, "step_time/eval": time.perf_counter() - began})
+    write_samples(run_dir, step, rows)
+    logger.info("step %d: eval %s", step, _headline(values))
+    return values
+
+
+def _check_finite(values: dict[str, float], step: int) -> None:
+    """A NaN loss means that every later parameter would be NaN: stop before a checkpoint of it exists."""
+    for name in ("loss", "loss/policy", "grad_norm"):
+        if name in values and not np.isfinite(values[name]):
+            raise FloatingPointError(f"step {step}: {name} is {values[name]}; the newest checkpoint is from before it")
+
+
+def _headline(values: dict[str, float]) -> str:
+    shown = ("loss", "rewards/mean", "score", "kl", "format_rate", "grad_norm", "lr")
+    return " ".join(f"{name}={values[name]:.3g}" for name in shown if name in values)
+
+
+def _write_summary(run_dir: str, steps: int, evaluated: dict | None) -> None:
+    file = epath.Path(run_dir) / "summary.json"
+    if evaluated is None:
+        return  # a finished run started again
+    file.write_text(json.dumps({"steps": steps, "eval": evaluated}, indent=2, sort_keys=True) + "\n")
+
+
+def _count(tree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

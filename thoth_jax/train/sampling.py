@@ -1,0 +1,81 @@
+"""The policy answers evaluation items: completions that a Task judges, and samples that people read."""
+
+import json
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from etils import epath
+
+from thoth_jax.data.encoding import Encoded, encode_prompts
+from thoth_jax.rollout import Engine, Sampling
+from thoth_jax.task import Completion
+
+
+def completion_of(tokenizer, tokens: np.ndarray, finish_reason: str) -> Completion:
+    """Sampled tokens [n] as a Completion. The end token belongs to token_ids and adds no text."""
+    ids = [int(token) for token in tokens]
+    body = ids[:-1] if finish_reason == "stop" and ids else ids
+    text, ends = tokenizer.decode_with_ends(body)
+    return Completion(text, tuple(ids), tuple(ends) + (len(text),) * (len(ids) - len(body)), finish_reason)
+
+
+def prompts_of(run, split: str, limit: int) -> Encoded:
+    """The encoded prompts of the first `limit` items of a split; 0: of all."""
+    config = run.config
+    examples = run.task.examples(split)
+    return encode_prompts(
+        run.task,
+        examples[: limit or len(examples)],
+        run.tokenizer,
+        max_prompt_length=config.max_prompt_length,
+        overlong=config.overlong,
+        enable_thinking=config.enable_thinking,
+    )
+
+
+class Answerer:
+    """Greedy answers to a fixed list of prompts, in order."""
+
+    def __init__(self, run, prompts: Sequence[list[int]], max_prompt_length: int):
+        self._tokenizer = run.tokenizer
+        self._prompts = list(prompts)
+        limit = run.config.max_completion_length
+        longest = max((len(prompt) for prompt in self._prompts), default=1)
+        self._engine = Engine(
+            run.model, run.mesh, max_prompt_length=min(longest, max_prompt_length), max_completion_length=limit
+        )
+        self._sampling = Sampling(temperature=0.0, max_tokens=limit, stop_ids=run.tokenizer.stop_ids)
+
+    def __call__(self, params, lora, should_stop: Callable[[], bool]) -> list[Completion] | None:
+        """One completion per prompt, or None if `should_stop` came true on the way."""
+        found: dict[int, Completion] = {}
+        key = jax.random.key(0)  # greedy: the noise is not used
+        for group in self._engine.stream(
+            params, self._prompts, 1, self._sampling, key, lora=lora, should_stop=should_stop
+        ):
+            found[group.index] = completion_of(
+                self._tokenizer, group.tokens[0][: group.lengths[0]], group.finish_reason[0]
+            )
+        return [found[index] for index in range(len(self._prompts))] if len(found) == len(self._prompts) else None
+
+
+def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """Lengths in tokens and how answers ended."""
+    lengths = [len(completion.token_ids) for completion in completions]
+    return {
+        "completions/mean_length": float(np.mean(lengths)),
+        "completions/max_length": float(np.max(lengths)),
+        "completions/truncated_frac": float(
+            np.mean([completion.finish_reason == "length" for completion in completions])
+        ),
+    }
+
+
+def write_samples(run_dir: str, step: int, rows: Sequence[dict]) -> None:
+    """RUN/samples/STEP.jsonl, written whole or not at all."""
+    directory = epath.Path(run_dir) / "samples"
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f"{step}.jsonl.tmp"
+    temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    temporary.rename(directory / f"{step}.jsonl")
