@@ -1,6 +1,6 @@
-"""Train the bundled tokenizer again, after a change of the texts or of the prompts:
+"""Trains the bundled tokenizer again, after a change of the texts or of the prompts.
 
-    python -m thoth_jax.data.bundled.train_tokenizer
+Command: python -m thoth_jax.data.bundled.train_tokenizer
 """
 
 import pathlib
