@@ -15,26 +15,26 @@ from thoth_jax.rewards.encoding import Steps
 
 
 class Options(NamedTuple):
-    """What of ScoreConfig the kernels need; hashable, so that each setting compiles once."""
+    """What of ScoreConfig the kernels need, as numbers and switches on the device: no setting compiles anew."""
 
-    order_mode: str
-    alignment: str
-    object_match: str
-    parameter_match: str
+    order_exact: bool
+    order_lcs: bool
+    object_token: bool
+    parameter_token: bool
     parameter_weight: float
     object_threshold: float
-    content_denominator: str
+    per_longest: bool  # content over max(n, m) instead of the matched pairs
     decay_power: float
     use_decay: bool
 
 
 class PairScores(NamedTuple):
-    """One value a pair, float32. lcs and matched are counts; obj, par and decay are means over the aligned pairs."""
+    """One value a pair, float32. matched is a count; obj, par and decay are means over the aligned pairs."""
 
     order: jax.Array
     content: jax.Array
     content_per_gold: jax.Array
-    lcs: jax.Array
+    subsequence: jax.Array
     matched: jax.Array
     exact: jax.Array
     obj: jax.Array
@@ -125,15 +125,14 @@ def align_lcs(predicted, gold, table):
     return lax.scan(walk, jnp.int32(0), (predicted, table[:, :-1].T, table[:, 1:].T))[1]
 
 
-def _score_pair(predicted: Steps, gold: Steps, options: Options) -> PairScores:
+def _score_pair(predicted: Steps, gold: Steps, options: Options, alignment: str) -> PairScores:
     n, m = predicted.count, gold.count
     table = lcs_table(predicted.actions, gold.actions)
     lcs = table[0, 0]
-    if options.alignment == "lcs":
+    if alignment == "lcs":
         partner = align_lcs(predicted.actions, gold.actions, table)
     else:
-        exhaust = options.alignment == "greedy_reference"
-        partner = align_greedy(predicted.actions, gold.actions, m, exhaust=exhaust)
+        partner = align_greedy(predicted.actions, gold.actions, m, exhaust=alignment == "greedy_reference")
     aligned = partner >= 0
     other = jnp.maximum(partner, 0)
 
@@ -141,35 +140,29 @@ def _score_pair(predicted: Steps, gold: Steps, options: Options) -> PairScores:
         sizes, others = predicted.sizes[name], gold.sizes[name][other]
         return iou(predicted.masks[name], gold.masks[name][other], sizes, others), sizes, others
 
-    obj, _, _ = overlap("objects")
-    if options.object_match == "set_or_token":
-        obj = jnp.where(obj == 0, overlap("object_tokens")[0], obj)
+    obj = overlap("objects")[0]
+    obj = jnp.where((obj == 0) & options.object_token, overlap("object_tokens")[0], obj)
     par, sizes, others = overlap("parameters")
-    if options.parameter_match == "token":
-        one_empty = (sizes == 0) != (others == 0)
-        par = jnp.where(one_empty, 0.0, overlap("parameter_tokens")[0])
+    token = jnp.where((sizes == 0) != (others == 0), 0.0, overlap("parameter_tokens")[0])
+    par = jnp.where(options.parameter_token, token, par)
     par = jnp.where(obj >= options.object_threshold, par, 0.0)
     decay = position_decay(jnp.abs(jnp.arange(partner.shape[0]) - partner), m, options.decay_power)
-    weight = decay if options.use_decay else jnp.ones_like(decay)
+    step = jnp.where(options.use_decay, decay, 1.0) * (obj + options.parameter_weight * par)
 
     matched = aligned.sum()
 
     def mean(values, denominator):
         return jnp.where(aligned, values, 0.0).sum() / jnp.maximum(denominator, 1)
 
-    step = weight * (obj + options.parameter_weight * par)
     exact = (n == m) & (lcs == n)
-    order = {
-        "strict": (lcs == jnp.minimum(n, m)) & (jnp.minimum(n, m) > 0) | exact,
-        "exact": exact,
-        "lcs": jnp.where(n + m == 0, 1.0, 2 * lcs / jnp.maximum(n + m, 1)),
-    }[options.order_mode]
-    denominator = matched if options.content_denominator == "matched" else jnp.maximum(n, m)
+    subsequence = (lcs == jnp.minimum(n, m)) & (jnp.minimum(n, m) > 0) | exact
+    order = jnp.where(options.order_exact, exact, subsequence).astype(jnp.float32)
+    lcs_share = jnp.where(n + m == 0, 1.0, 2 * lcs / jnp.maximum(n + m, 1))
     return PairScores(
-        order=order.astype(jnp.float32),
-        content=mean(step, denominator),
+        order=jnp.where(options.order_lcs, lcs_share, order),
+        content=mean(step, jnp.where(options.per_longest, jnp.maximum(n, m), matched)),
         content_per_gold=mean(step, m),
-        lcs=lcs.astype(jnp.float32),
+        subsequence=subsequence.astype(jnp.float32),
         matched=matched.astype(jnp.float32),
         exact=exact.astype(jnp.float32),
         obj=mean(obj, matched),
@@ -178,8 +171,8 @@ def _score_pair(predicted: Steps, gold: Steps, options: Options) -> PairScores:
     )
 
 
-@functools.partial(jax.jit, static_argnames="options")
-def pair_scores(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Options) -> PairScores:
+@functools.partial(jax.jit, static_argnames="alignment")
+def pair_scores(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Options, alignment: str) -> PairScores:
     """Scores of B pairs.
 
     Args:
@@ -187,12 +180,14 @@ def pair_scores(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Opt
       gold: [G, T] steps.
       gold_row: [B] the gold of each prediction.
       options: see `Options`.
+      alignment: as in ScoreConfig.
 
     Returns:
       PairScores of [B] arrays.
     """
     paired = jax.tree.map(lambda leaf: leaf[gold_row], gold)
-    return jax.vmap(functools.partial(_score_pair, options=options))(predicted, paired)
+    score = functools.partial(_score_pair, options=options, alignment=alignment)
+    return jax.vmap(score)(predicted, paired)
 
 
 class Gates(NamedTuple):
@@ -208,28 +203,26 @@ class Gates(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """How ScoreConfig puts the parts together; hashable."""
+    """How ScoreConfig puts the parts together, as numbers and switches."""
 
-    combine: str
-    final_combine: str
-    length_penalty: str
+    order_product: bool
+    final_sum: bool
     max_words: float
+    penalty_unit: float  # g = Lbar / penalty_unit above max_words
     use_step_scale: bool
+    use_length_penalty: bool
     use_order: bool
 
 
-@functools.partial(jax.jit, static_argnames="rule")
+@jax.jit
 def combine(gates: Gates, order: jax.Array, content: jax.Array, rule: Combination):
     """Gates, scale and semantics -> (step_scale, semantics, total), each [B] (paper equation 3 and SCORE itself)."""
     difference = jnp.abs(gates.predicted_count - gates.gold_count)
-    scale = step_scale(difference, gates.scale_limit) if rule.use_step_scale else jnp.ones_like(gates.mean_words)
-    if rule.length_penalty != "none":
-        unit = rule.max_words if rule.length_penalty == "proportional" else 1.0
-        scale = jnp.where(gates.mean_words > rule.max_words, scale / (gates.mean_words / unit), scale)
-    if rule.combine == "sum":
-        semantics = order + content if rule.use_order else content
-    else:
-        semantics = order * content if rule.use_order else content
-    joined = scale * semantics if rule.final_combine == "product" else scale + semantics
+    scale = jnp.where(rule.use_step_scale, step_scale(difference, gates.scale_limit), 1.0)
+    long = (gates.mean_words > rule.max_words) & rule.use_length_penalty
+    scale = jnp.where(long, scale * rule.penalty_unit / gates.mean_words, scale)
+    product = jnp.where(rule.use_order, order, 1.0) * content
+    semantics = jnp.where(rule.order_product, product, jnp.where(rule.use_order, order, 0.0) + content)
+    joined = jnp.where(rule.final_sum, scale + semantics, scale * semantics)
     scale, semantics, joined = (value * gates.scored for value in (scale, semantics, joined))
     return scale, semantics, gates.format_gate * gates.consistency_gate * joined

@@ -148,8 +148,8 @@ class ScoreConfig:
 class Score(NamedTuple):
     """SCORE of B answers: float32 [B] each, and the reasons [B] why a gate refused ("" where none did).
 
-    An answer that the format gate refuses has 0 everywhere; one that the consistency gate refuses has a total of 0 and
-    its other components as they are. step_scale is f / g.
+    An answer that the format gate refuses has 0 everywhere (but a gate that is off is 1); one that the consistency gate
+    refuses has a total of 0 and its other components as they are. step_scale is f / g.
     """
 
     total: np.ndarray
@@ -199,11 +199,12 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
         mean_words=np.array([coverage.mean_words(s.orc) if s is not None else 0.0 for s in sketches], np.float32),
     )
     rule = kernels.Combination(
-        combine=config.combine,
-        final_combine=config.final_combine,
-        length_penalty=config.length_penalty if config.use_length_penalty else "none",
-        max_words=float(config.max_words),
+        order_product=config.combine == "product",
+        final_sum=config.final_combine == "sum",
+        max_words=np.float32(config.max_words),
+        penalty_unit=np.float32(config.max_words if config.length_penalty == "proportional" else 1),
         use_step_scale=config.use_step_scale,
+        use_length_penalty=config.use_length_penalty and config.length_penalty != "none",
         use_order=config.use_order,
     )
     order, content = pairs["order"] * gates.scored, pairs["content"]
@@ -224,21 +225,23 @@ def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical) -> 
       canonical: see `encoding.encode`.
     """
     options = kernels.Options(
-        order_mode=config.order_mode,
-        alignment=config.alignment,
-        object_match=config.object_match,
-        parameter_match=config.parameter_match,
-        parameter_weight=float(config.parameter_weight),
-        object_threshold=float(config.object_threshold),
-        content_denominator=config.content_denominator,
-        decay_power=float(config.decay_power),
+        order_exact=config.order_mode == "exact",
+        order_lcs=config.order_mode == "lcs",
+        object_token=config.object_match == "set_or_token",
+        parameter_token=config.parameter_match == "token",
+        parameter_weight=np.float32(config.parameter_weight),
+        object_threshold=np.float32(config.object_threshold),
+        per_longest=config.content_denominator == "max_length",
+        decay_power=np.float32(config.decay_power),
         use_decay=config.use_decay,
     )
     found = {name: np.zeros(len(predictions), np.float32) for name in kernels.PairScores._fields}
     if not predictions:
         return found
     batches = encoding.encode(predictions, golds, gold_of, canonical)
-    results = [kernels.pair_scores(batch.predicted, batch.gold, batch.gold_row, options) for batch in batches]
+    results = [
+        kernels.pair_scores(batch.predicted, batch.gold, batch.gold_row, options, config.alignment) for batch in batches
+    ]
     for batch, scores in zip(batches, results, strict=True):
         for name, values in scores._asdict().items():
             found[name][batch.rows] = np.asarray(values)[: batch.rows.shape[0]]
