@@ -62,6 +62,7 @@ def adversarial() -> list[str]:
         key("\n" * 1_000_000),
         key(line.format(1, '["' + "\\u00e9" * 100_000 + '"]')),
         key(line.format(1, '["' + "\ufdfa" * 50_000 + '"]'), "Step 1: add " + "\ufdfa" * 50_000),
+        key(line.format(1, '["' + "\u0301\u0316" * 200_000 + '"]'), "Step 1: add " + "\u0301\u0316" * 100_000),
         key(line.format(1, "[]").replace("{", '{"action": "mix", ')),
         key(line.format(1, "null")),
         key(line.format(1, "{}")),

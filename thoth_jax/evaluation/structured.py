@@ -72,10 +72,6 @@ def structured_metrics(pred_keys: Sequence[str], gold_keys: Sequence[str]) -> di
     )
     lines = np.array([block.lines for block in predictions], np.int64)
     gold_lines = np.array([block.lines for block in golds], np.int64)[gold_of]
-    count = np.array([len(block.steps) for block in predictions], np.int64)
-    gold_count = np.array([len(block.steps) for block in golds], np.int64)[gold_of]
-    shorter = np.minimum(count, gold_count)
-    subsequence = (scores["lcs"] == shorter) & ((shorter > 0) | (count == gold_count))
     return {
         "step_match": (lines == gold_lines).astype(np.float32),
         "order_strict": scores["exact"],
@@ -85,7 +81,7 @@ def structured_metrics(pred_keys: Sequence[str], gold_keys: Sequence[str]) -> di
         "avg_obj": scores["obj"],
         "avg_para": scores["par"],
         "avg_mx": scores["decay"],
-        "order_subsequence": subsequence.astype(np.float32),
+        "order_subsequence": scores["subsequence"],
         "content_per_gold": scores["content_per_gold"],
     }
 

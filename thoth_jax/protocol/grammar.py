@@ -53,7 +53,7 @@ class _Refused(Exception):
 _TAG = re.compile(r"<(/?(?:think|key|orc|note))>", re.IGNORECASE | re.ASCII)
 _HEADER = re.compile(r"Step[ \t]+([0-9]+)[ \t]*:[ \t]*", re.ASCII)
 _EXPECTED = [tag for block in BLOCKS for tag in (block, "/" + block)]
-_KEYS = ("action", "objects", "parameters")
+_KEYS = {"action", "objects", "parameters"}
 # Objects arrive as tuples of pairs, so that repeated keys are seen and no dict is taken for a list. A number is refused
 # whatever its value is, so none is ever built: that would take quadratic time in its digits.
 _scan_json = json.JSONDecoder(object_pairs_hook=tuple, parse_int=len, parse_float=len).scan_once
@@ -249,7 +249,7 @@ def _step(pairs: tuple, number: int) -> Step:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise _Refused(f"repeated_key:{number}", f"key step {number} repeats a JSON key")
-    if len(fields) != 3 or not all(key in fields for key in _KEYS):
+    if fields.keys() != _KEYS:
         raise _Refused(f"wrong_keys:{number}", f"key step {number} needs exactly action, objects, parameters")
     action, objects, parameters = fields["action"], fields["objects"], fields["parameters"]
     if type(action) is not str or type(objects) is not list or type(parameters) is not list:

@@ -11,9 +11,10 @@ import numpy as np
 import snowballstemmer
 
 from thoth_jax.protocol.grammar import Sketch
+from thoth_jax.rewards import encoding
 
 # Hyphens, dashes and minus signs that NFKC leaves apart.
-_DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
+_DASHES = re.compile("[‐‑‒–—―−]")
 # A superscript number after a digit is a power (NFKC alone would make 106 of 10⁶); after a letter it is a charge.
 _SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 # A word: letters and digits, with a decimal point, a group comma or a power between digits.
@@ -21,7 +22,7 @@ _WORD = re.compile(r"[^\W_]+(?:(?<=\d)[.,^]-?\d[^\W_]*)*|\n")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:\^-?\d+)?|\n")
 
 _STOP_WORDS = frozenset((pathlib.Path(__file__).parent / "stop_words.txt").read_text(encoding="utf-8").split())
-_LONGEST_STEMMED = 40  # longer words are no English
+_LONGEST_STEMMED = 40  # longer words are no English, nor are words with digits
 _LARGEST_TABLE = 1 << 19
 
 
@@ -39,9 +40,15 @@ def canonical_all(texts: Sequence[str]) -> list[str]:
     return [" ".join((text.lower() if text.isascii() else _fold(text)).split()) for text in texts]
 
 
+# Normalisation sorts runs of combining marks in quadratic time, so a long text goes in pieces, cut before ASCII (which
+# joins nothing to its left) where there is any.
+_PIECE = re.compile(r".{1,256}(?![^\x00-\x7f])|.{1,256}", re.DOTALL)
+
+
 def _fold(text: str) -> str:
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", _SUPERSCRIPT.sub(_power, text)).translate(_DASHES)
+        pieces = _PIECE.findall(_SUPERSCRIPT.sub(_power, text))
+        text = _DASHES.sub("-", "".join([unicodedata.normalize("NFKC", piece) for piece in pieces]))
     return text.lower()
 
 
@@ -66,7 +73,7 @@ class _StemTable(dict):
         if word in _STOP_WORDS:
             number = -1
         else:
-            stem = _stemmer().stemWord(word) if len(word) <= _LONGEST_STEMMED and not word.isdigit() else word
+            stem = _stemmer().stemWord(word) if word.isalpha() and len(word) <= _LONGEST_STEMMED else word
             number = self.numbers.setdefault(stem, len(self.numbers))
         self[word] = number
         return number
@@ -99,8 +106,8 @@ def token_coverage(sketches: Sequence[Sketch]) -> tuple[np.ndarray, np.ndarray]:
     key_step, key_stem = _numbers(key, _WORD, _stems)
     orc_step, orc_stem = _numbers(orc, _WORD, _stems)
     stride = len(_stems.numbers) + 1
-    wanted = np.unique((key_step * stride + key_stem)[key_stem >= 0])
-    said = np.unique((orc_step * stride + orc_stem)[orc_stem >= 0])
+    wanted = encoding.distinct((key_step * stride + key_stem)[key_stem >= 0])
+    said = encoding.distinct((orc_step * stride + orc_stem)[orc_stem >= 0])
     hit = _member(wanted, said)
     row = np.repeat(np.arange(len(sketches)), [len(sketch.steps) for sketch in sketches])[wanted // stride]
     return np.bincount(row[hit], minlength=len(sketches)), np.bincount(row, minlength=len(sketches))
@@ -113,7 +120,7 @@ def missing_numbers(sketches: Sequence[Sketch]) -> np.ndarray:
     key_step, key_number = _numbers(key, _NUMBER, table)
     orc_step, orc_number = _numbers(orc, _NUMBER, table)
     stride = len(table) + 1
-    lost = ~_member(key_step * stride + key_number, np.unique(orc_step * stride + orc_number))
+    lost = ~_member(key_step * stride + key_number, encoding.distinct(orc_step * stride + orc_number))
     count = np.array([len(sketch.steps) for sketch in sketches], np.int64)
     row = np.repeat(np.arange(len(sketches)), count)
     position = np.arange(row.shape[0]) - (np.cumsum(count) - count)[row]
