@@ -1,0 +1,1 @@
+"""The trainer: one loop for the stages pretrain, sft and rl."""
