@@ -52,6 +52,7 @@ class _Refused(Exception):
 
 _TAG = re.compile(r"<(/?(?:think|key|orc|note))>", re.IGNORECASE | re.ASCII)
 _HEADER = re.compile(r"Step[ \t]+([0-9]+)[ \t]*:[ \t]*", re.ASCII)
+_HEADS = tuple(f"Step {number}: " for number in range(100))
 _EXPECTED = [tag for block in BLOCKS for tag in (block, "/" + block)]
 _KEYS = {"action", "objects", "parameters"}
 # Objects arrive as tuples of pairs, so that repeated keys are seen and no dict is taken for a list. A number is refused
@@ -219,8 +220,8 @@ def _lines(block: str) -> list[str]:
 
 def _header_end(line: str, number: int, block: str, strict_numbering: bool) -> int:
     """Where the text after `Step n:` begins."""
-    if line.startswith(f"Step {number}: "):  # the usual spelling, without a regex
-        return len(f"Step {number}: ")
+    if number < len(_HEADS) and line.startswith(_HEADS[number]):  # the usual spelling, without a regex
+        return len(_HEADS[number])
     header = _HEADER.match(line)
     if header is None:
         raise _Refused(f"bad_line:{block}:{number}", f"line {number} of {block} does not begin with 'Step {number}:'")
@@ -234,33 +235,29 @@ def _key_steps(block: str, strict_numbering: bool) -> tuple[Step, ...]:
     for number, line in enumerate(_lines(block), 1):
         start = _header_end(line, number, "key", strict_numbering)
         try:
-            fields, end = _scan_json(line, start)
+            pairs, end = _scan_json(line, start)
         except (ValueError, StopIteration, RecursionError):
             raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object") from None
-        if end != len(line) or type(fields) is not tuple:
+        if end != len(line) or type(pairs) is not tuple:
             raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object alone on its line")
-        steps.append(_step(fields, number))
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            raise _Refused(f"repeated_key:{number}", f"key step {number} repeats a JSON key")
+        if fields.keys() != _KEYS:
+            raise _Refused(f"wrong_keys:{number}", f"key step {number} needs exactly action, objects, parameters")
+        action, objects, parameters = fields["action"], fields["objects"], fields["parameters"]
+        if type(action) is not str or type(objects) is not list or type(parameters) is not list:
+            raise _Refused(f"wrong_type:{number}", f"key step {number}: action is a string, the others are lists")
+        try:
+            "".join(objects), "".join(parameters)  # the fastest test that all are strings
+        except TypeError:
+            raise _Refused(f"wrong_type:{number}", f"key step {number}: objects and parameters hold strings") from None
+        if not action or action.isspace():
+            raise _Refused(f"blank_action:{number}", f"key step {number} has a blank action")
+        steps.append(Step(action, tuple(objects), tuple(parameters)))
     if not steps:
         raise _Refused("no_steps:key", "the key block has no step")
     return tuple(steps)
-
-
-def _step(pairs: tuple, number: int) -> Step:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise _Refused(f"repeated_key:{number}", f"key step {number} repeats a JSON key")
-    if fields.keys() != _KEYS:
-        raise _Refused(f"wrong_keys:{number}", f"key step {number} needs exactly action, objects, parameters")
-    action, objects, parameters = fields["action"], fields["objects"], fields["parameters"]
-    if type(action) is not str or type(objects) is not list or type(parameters) is not list:
-        raise _Refused(f"wrong_type:{number}", f"key step {number}: action is a string, the others are lists")
-    try:
-        "".join(objects), "".join(parameters)  # the fastest test that all are strings
-    except TypeError:
-        raise _Refused(f"wrong_type:{number}", f"key step {number}: objects and parameters hold strings") from None
-    if not action.strip():
-        raise _Refused(f"blank_action:{number}", f"key step {number} has a blank action")
-    return Step(action, tuple(objects), tuple(parameters))
 
 
 def _orc_steps(block: str, strict_numbering: bool) -> tuple[str, ...]:

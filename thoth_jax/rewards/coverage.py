@@ -6,6 +6,7 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import snowballstemmer
@@ -90,43 +91,50 @@ class _NumberTable(dict):
         return number
 
 
-def token_coverage(sketches: Sequence[Sketch]) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct stems of every key step, and how many of them its orc step has; stop words count nothing.
+class Words(NamedTuple):
+    """What the token measure finds in B answers: int64 [B], summed over the steps."""
 
-    Args:
-      sketches: [B].
+    found: np.ndarray  # distinct stems of key steps that the same orc step has
+    total: np.ndarray  # distinct stems of key steps, stop words left out
+    orc_words: np.ndarray  # white-space words of the orc steps
 
-    Returns:
-      found, total: int64 [B], summed over the steps.
-    """
+
+def words_of(sketches: Sequence[Sketch]) -> Words:
+    """Count the words of B answers, every distinct one folded and stemmed once."""
     global _stems
     if len(_stems) > _LARGEST_TABLE:
         _stems = _StemTable()
+    size = len(sketches)
+    steps = np.array([len(sketch.steps) for sketch in sketches], np.int64)
+    sentences = np.array([len(sketch.orc) for sketch in sketches], np.int64)
     key, orc = _step_texts(sketches)
-    key_step, key_stem = _numbers(key, _WORD, _stems)
-    orc_step, orc_stem = _numbers(orc, _WORD, _stems)
+    (key_step, key_stem, _), (orc_step, orc_stem, orc_count) = _matches((key, orc), _WORD, _stems)
+    # An orc sentence has the number of its key step; one beyond the key's last counts only as words.
+    row, place = _places(sentences)
+    number = np.where(place < steps[row], (np.cumsum(steps) - steps)[row] + place, -1)
+    orc_step = number[orc_step]
     stride = len(_stems.numbers) + 1
     wanted = encoding.distinct((key_step * stride + key_stem)[key_stem >= 0])
-    said = encoding.distinct((orc_step * stride + orc_stem)[orc_stem >= 0])
-    hit = _member(wanted, said)
-    row = np.repeat(np.arange(len(sketches)), [len(sketch.steps) for sketch in sketches])[wanted // stride]
-    return np.bincount(row[hit], minlength=len(sketches)), np.bincount(row, minlength=len(sketches))
+    said = encoding.distinct((orc_step * stride + orc_stem)[(orc_stem >= 0) & (orc_step >= 0)])
+    owner = _places(steps)[0][wanted // stride]
+    return Words(
+        np.bincount(owner[_member(wanted, said)], minlength=size),
+        np.bincount(owner, minlength=size),
+        np.bincount(row, weights=orc_count, minlength=size).astype(np.int64),
+    )
 
 
 def missing_numbers(sketches: Sequence[Sketch]) -> np.ndarray:
     """The first key step (from 1) whose numbers are not all in its orc step; 0 where there is none. int64 [B]."""
-    key, orc = _step_texts(sketches)
+    key, orc = _step_texts([sketch._replace(orc=_paired(sketch)) for sketch in sketches])
     table = _NumberTable({"\n": -2})
-    key_step, key_number = _numbers(key, _NUMBER, table)
-    orc_step, orc_number = _numbers(orc, _NUMBER, table)
+    (key_step, key_number, _), (orc_step, orc_number, _) = _matches((key, orc), _NUMBER, table)
     stride = len(table) + 1
     lost = ~_member(key_step * stride + key_number, encoding.distinct(orc_step * stride + orc_number))
-    count = np.array([len(sketch.steps) for sketch in sketches], np.int64)
-    row = np.repeat(np.arange(len(sketches)), count)
-    position = np.arange(row.shape[0]) - (np.cumsum(count) - count)[row]
+    row, place = _places(np.array([len(sketch.steps) for sketch in sketches], np.int64))
     first = np.zeros(len(sketches), np.int64)
     steps = key_step[lost][::-1]  # so that the lowest step is written last
-    first[row[steps]] = position[steps] + 1
+    first[row[steps]] = place[steps] + 1
     return first
 
 
@@ -134,7 +142,7 @@ def item_coverage(sketches: Sequence[Sketch]) -> tuple[np.ndarray, np.ndarray]:
     """The literal reading: distinct strings of each key step, and how many are part of its orc step; as above."""
     found, total = np.zeros(len(sketches), np.int64), np.zeros(len(sketches), np.int64)
     for row, sketch in enumerate(sketches):
-        for step, sentence in itertools.zip_longest(sketch.steps, sketch.orc[: len(sketch.steps)], fillvalue=""):
+        for step, sentence in zip(sketch.steps, _paired(sketch), strict=True):
             items = set(canonical_all([step.action, *step.objects, *step.parameters])) - {""}
             total[row] += len(items)
             found[row] += _parts(items, canonical(sentence))
@@ -183,33 +191,46 @@ def _follow(edges, link, node, letter) -> int:
     return edges[node].get(letter, 0)
 
 
+def _paired(sketch: Sketch) -> tuple[str, ...]:
+    """One orc sentence for each key step, "" where there is none."""
+    steps = len(sketch.steps)
+    return (*sketch.orc[:steps], *[""] * (steps - len(sketch.orc)))
+
+
 def _step_texts(sketches: Sequence[Sketch]) -> tuple[list[str], list[str]]:
-    """Each step's key strings as one text, and its orc sentence ("" where there is none); neither has a line feed."""
+    """Each key step's strings as one text, and each orc sentence."""
     key = ["\t".join((action, *objects, *parameters)) for s in sketches for action, objects, parameters in s.steps]
-    if "\n" in "".join(key):
-        key = [text.replace("\n", " ") for text in key]
-    orc: list[str] = []
-    for sketch in sketches:
-        steps, sentences = len(sketch.steps), sketch.orc
-        orc.extend(sentences if len(sentences) == steps else [*sentences, *[""] * steps][:steps])
-    return key, orc
+    return key, [sentence for sketch in sketches for sentence in sketch.orc]
 
 
-def _numbers(texts: list[str], pattern: re.Pattern, table: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(text number, table number) of every match in every text."""
-    found = pattern.findall("\n".join([text.lower() if text.isascii() else _fold(text) for text in texts]))
+def _matches(columns, pattern: re.Pattern, table: dict[str, int]):
+    """For each column of texts (text number, table number) of every match in every text, and each text's words.
+
+    Texts are cut at white space and every distinct word is folded and searched once.
+    """
+    parts = [[text.split() for text in column] for column in columns]
+    places = dict.fromkeys(itertools.chain.from_iterable(itertools.chain.from_iterable(parts)))
+    folded = [word.lower() if word.isascii() else _fold(word) for word in places]
+    places = dict(zip(places, range(len(folded)), strict=True))
+    found = pattern.findall("\n".join(folded))
     numbers = np.fromiter(map(table.__getitem__, found), np.int64, len(found))
     is_break = numbers == -2
-    owner = np.cumsum(is_break)
-    return owner[~is_break], numbers[~is_break]
+    kept = numbers[~is_break]
+    start = np.nonzero(is_break)[0] - np.arange(max(len(folded) - 1, 0))
+    start = np.concatenate([[0], start, [kept.shape[0]]]) if folded else np.zeros(1, np.int64)
+    for column in parts:
+        count = np.fromiter(map(len, column), np.int64, len(column))
+        word = np.fromiter(map(places.__getitem__, itertools.chain.from_iterable(column)), np.int64, int(count.sum()))
+        yield (*encoding.expand(np.repeat(np.arange(len(column)), count), word, kept, start), count)
+
+
+def _places(count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Owner and place within the owner of `count` things each."""
+    owner = np.repeat(np.arange(count.shape[0]), count)
+    return owner, np.arange(owner.shape[0]) - (np.cumsum(count) - count)[owner]
 
 
 def _member(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     if not ordered.shape[0]:
         return np.zeros(values.shape, bool)
     return ordered[np.minimum(np.searchsorted(ordered, values), ordered.shape[0] - 1)] == values
-
-
-def mean_words(sentences: Sequence[str]) -> float:
-    """Lbar of SCORE: white-space words a step; 0 without steps."""
-    return len(" ".join(sentences).split()) / len(sentences) if sentences else 0.0

@@ -75,10 +75,10 @@ class Batch(NamedTuple):
 
 
 def bucket(size: int, least: int = 8) -> int:
-    """The shape that `size` is padded to: 8, 16, 32, 64, then powers of four times 64."""
+    """The shape that `size` is padded to: 8, 16, 64, 256, ... (or 1, 2, 4, 16, ...)."""
     shape = least
     while shape < size:
-        shape *= 2 if shape < 64 else 4
+        shape *= 2 if shape < 2 * least or shape < 4 else 4
     return shape
 
 
@@ -93,6 +93,8 @@ def distinct(values: np.ndarray) -> np.ndarray:
 # One kernel call holds at most so many predictions, and so many elements of a [B, Sp, Sg] table.
 _ROWS = 1024
 _TABLE = 1 << 25
+# A batch of at most so many padded steps is not worth several shapes.
+_SMALL = 1 << 15
 
 
 def encode(
@@ -104,7 +106,7 @@ def encode(
     """Encode B predictions against their golds.
 
     Args:
-      predictions: [B] the steps of each.
+      predictions: [B] the steps of each; at least one.
       golds: [G] the steps of each distinct gold.
       gold_of: [B] which gold each prediction has.
       canonical: maps a list of distinct strings to the forms in which they are compared; blank strings are dropped.
@@ -113,10 +115,9 @@ def encode(
       Kernel calls that cover all rows: one for each bucket of predicted steps, more where one would be too large.
     """
     predicted, gold = _sides(predictions, golds, np.asarray(gold_of, np.int64), canonical)
-    count = predicted.count
-    lengths = np.array([bucket(size) for size in range(65)])[np.minimum(count, 64)]
-    for row in np.nonzero(count > 64)[0]:
-        lengths[row] = bucket(int(count[row]))
+    lengths = np.fromiter(map(bucket, predicted.count), np.int64, len(predictions))
+    if lengths.max() * len(predictions) <= _SMALL:
+        lengths[:] = lengths.max()
     batches = []
     gold_length = bucket(int(gold.count.max(initial=1)))
     for length in np.unique(lengths):
@@ -128,8 +129,7 @@ def encode(
             steps = predicted.pad(rows, int(length), fill=-1)
             padded_row = np.zeros(steps.count.shape[0], np.int32)
             padded_row[: rows.shape[0]] = gold_row
-            longest = bucket(int(gold.count[used].max(initial=1)))
-            batches.append(Batch(rows, steps, gold.pad(used, longest, fill=-2), padded_row))
+            batches.append(Batch(rows, steps, gold.pad(used, gold_length, fill=-2), padded_row))
     return batches
 
 
@@ -165,7 +165,7 @@ def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:
         owner, text = np.repeat(step_number, per_step), ids(texts)
         owner, text = owner[text >= 0], text[text >= 0]
         flat[name + "s"] = owner, text
-        flat[name + "_tokens"] = _expand(owner, text, tokens, token_start)
+        flat[name + "_tokens"] = expand(owner, text, tokens, token_start)
     masks, sizes = {}, {}
     for name in SETS:
         masks[name], sizes[name] = _bit_sets(*flat[name], gold_step, is_gold)
@@ -204,8 +204,8 @@ def _tokens(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return kept, np.concatenate([[0], breaks, [kept.shape[0]]]) if texts else np.zeros(1, np.int64)
 
 
-def _expand(owner, text, tokens, start) -> tuple[np.ndarray, np.ndarray]:
-    """(step, text) pairs -> (step, token) pairs."""
+def expand(owner, text, tokens, start) -> tuple[np.ndarray, np.ndarray]:
+    """(owner, text) pairs -> (owner, token) pairs; the tokens of text t are tokens[start[t]:start[t + 1]]."""
     length = start[text + 1] - start[text]
     offset = np.repeat(start[text] - (np.cumsum(length) - length), length)
     return np.repeat(owner, length), tokens[offset + np.arange(offset.shape[0])]

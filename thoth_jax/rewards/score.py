@@ -182,7 +182,7 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
     gold_steps, gold_of = _parse_golds(golds)
     sketches, reasons, format_gate = _parse_outputs(outputs, config)
     scored = np.array([sketch is not None for sketch in sketches], bool)
-    share, consistency_gate = _consistency(sketches, scored, reasons, config)
+    share, consistency_gate, mean_words = _consistency(sketches, scored, reasons, config)
     steps = [sketch.steps if sketch is not None else () for sketch in sketches]
 
     size = len(outputs)
@@ -196,7 +196,7 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
         gold_count=gold_count,
         # The addend makes 0.29 * 100 floor to 29.
         scale_limit=np.maximum(1, np.floor(config.scale_fraction * gold_count + 1e-9)).astype(np.float32),
-        mean_words=np.array([coverage.mean_words(s.orc) if s is not None else 0.0 for s in sketches], np.float32),
+        mean_words=mean_words,
     )
     rule = kernels.Combination(
         order_product=config.combine == "product",
@@ -282,24 +282,24 @@ def _parse_outputs(outputs: Sequence[str], config: ScoreConfig):
     return sketches, reasons, format_gate
 
 
-def _consistency(sketches, scored, reasons: list[str], config: ScoreConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Coverage and the consistency gate, [B] each; adds the gate's reasons."""
+def _consistency(sketches, scored, reasons: list[str], config: ScoreConfig):
+    """Coverage, the consistency gate and Lbar, float32 [B] each; adds the gate's reasons."""
     rows = np.nonzero(scored)[0]
     parsed = [sketches[row] for row in rows]
-    measure = coverage.token_coverage if config.coverage == "token" else coverage.item_coverage
-    found, total = measure(parsed)
+    words = coverage.words_of(parsed)
+    found, total = (words.found, words.total) if config.coverage == "token" else coverage.item_coverage(parsed)
     exact = found / np.maximum(total, 1)  # float64: 19 of 20 reaches 0.95
-    share = np.zeros(len(sketches), np.float32)
+    share, mean_words, gate = np.zeros((3, len(sketches)), np.float32)
     share[rows] = exact
+    mean_words[rows] = words.orc_words / np.maximum([len(sketch.orc) for sketch in parsed], 1)
     if not config.use_consistency_gate:
-        return share, np.ones(len(sketches), np.float32)
-    gate = np.zeros(len(sketches), np.float32)
+        return share, gate + 1, mean_words
     passes = exact >= config.coverage_threshold
     lost = coverage.missing_numbers(parsed) if config.require_numbers else np.zeros(len(parsed), np.int64)
     gate[rows] = passes & (lost == 0)
     for at in np.nonzero(~passes | (lost > 0))[0]:
         reasons[rows[at]] = f"missing_numbers:{lost[at]}" if passes[at] else "low_coverage"
-    return share, gate
+    return share, gate, mean_words
 
 
 def _pad(array: np.ndarray, size: int) -> np.ndarray:
