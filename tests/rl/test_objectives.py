@@ -396,9 +396,10 @@ def test_golden_losses(section, name, dtype, golden, x64):
     if "kl_coef" in options:
         options["logp_ref"] = base["logp_ref"]
 
+    @jax.jit
     @functools.partial(jax.value_and_grad, has_aux=True)
     def mean_loss(logp):
-        loss_sum, weight, metrics = policy_loss(logp, base["logp_old"], base["advantages"], base["mask"], **options)
+        loss_sum, weight, metrics = rl.policy_loss(logp, base["logp_old"], base["advantages"], base["mask"], **options)
         return loss_sum / weight, metrics
 
     (loss, metrics), gradient = mean_loss(base["logp_new"])

@@ -134,7 +134,7 @@ def test_keys(engine, params, prompts):
 def test_results_do_not_depend_on_slots_chunks_or_neighbours(engine, params, prompts):
     sampling = Sampling(stop_ids=(3, 40))
     expected = engine.generate(params, prompts, 3, sampling, jax.random.key(7))
-    assert len({*expected.lengths.ravel().tolist()}) > 3
+    assert len({*expected.lengths.ravel().tolist()}) > 2
     for options in ({"slots": 1, "chunk": 5}, {"slots": 5}, {"slots": None, "chunk": 64}):
         rollouts = make_engine(**options).generate(params, prompts, 3, sampling, jax.random.key(7))
         assert (rollouts.tokens == expected.tokens).all(), options
@@ -251,7 +251,8 @@ def test_bfloat16(prompts):
 
 
 def test_compilations_are_bounded(params):
-    engine = make_engine(max_prompt_length=40)
+    config = CONFIG.replace(rope_theta=5000.0)  # nobody else's, so that no program exists yet
+    engine = Engine(config, None, max_prompt_length=40, max_completion_length=T, slots=8, chunk=4)
     rng = np.random.default_rng(1)
 
     def lengths(*numbers):
@@ -259,8 +260,8 @@ def test_compilations_are_bounded(params):
 
     engine.generate(params, lengths(10, 16, 16, 3), 2, Sampling(), jax.random.key(0))
     compiled = engine.compilations
-    assert compiled <= 6
-    engine.generate(params, lengths(7, 9, 1, 12), 2, Sampling(max_tokens=5), jax.random.key(1))
+    assert 0 < compiled <= 7
+    engine.generate(params, lengths(7, 9, 1, 16), 2, Sampling(max_tokens=5), jax.random.key(1))
     assert engine.compilations == compiled
     engine.generate(params, lengths(39, 17, 40, 33), 2, Sampling(), jax.random.key(1))
     assert engine.compilations <= compiled + 5

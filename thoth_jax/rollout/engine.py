@@ -24,6 +24,16 @@ _SMALLEST_BUCKET = 16  # tokens
 _PREFILL_TOKENS = 8192  # of one prefill, padding included; bounds its activations
 _MOST_SLOTS = 256  # where the caller leaves the number open
 
+_JITTED = {
+    "lay_out": jax.jit(decoding.lay_out, static_argnames="config"),
+    "empty_slots": jax.jit(decoding.empty_slots, static_argnames=("config", "batch", "length")),
+    "read_prompts": jax.jit(decoding.read_prompts, static_argnames="config"),
+    "admit": jax.jit(decoding.admit, donate_argnames="slots"),
+    "decode_chunk": jax.jit(
+        decoding.decode_chunk, static_argnames=("config", "sampling", "steps", "window"), donate_argnames="slots"
+    ),
+}
+
 
 @flax.struct.dataclass
 class Group:
@@ -107,26 +117,7 @@ class Engine:
         self.config, self.mesh, self.chunk = config, mesh, chunk
         self.max_prompt_length, self.max_completion_length = max_prompt_length, max_completion_length
         self._fixed_slots = slots
-        static = ("config", "batch", "length", "sampling", "steps", "window")
-        self._jitted = {
-            name: jax.jit(
-                getattr(decoding, name),
-                static_argnames=[argument for argument in static if argument in _arguments(getattr(decoding, name))],
-                donate_argnames=donated,
-            )
-            for name, donated in (
-                ("lay_out", ()),
-                ("empty_slots", ()),
-                ("read_prompts", ()),
-                ("admit", ("slots",)),
-                ("decode_chunk", ("slots",)),
-            )
-        }
-
-    @property
-    def compilations(self) -> int:
-        """Programs compiled so far."""
-        return sum(function._cache_size() for function in self._jitted.values())
+        self.compilations = 0  # programs compiled for this engine; engines with the same shapes share theirs
 
     def generate(
         self,
@@ -202,8 +193,12 @@ class Engine:
         return prompt
 
     def _call(self, name: str, *args, **kwargs):
+        function = _JITTED[name]
+        before = function._cache_size()
         with use_mesh(self.mesh):
-            return self._jitted[name](*args, **kwargs)
+            result = function(*args, **kwargs)
+        self.compilations += function._cache_size() - before
+        return result
 
     def _slots_for(self, samples: int) -> int:
         shards = 1 if self.mesh is None else int(np.prod([self.mesh.shape[axis] for axis in RULES["batch"]]))
@@ -337,7 +332,3 @@ class _Host:
 
 def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
-
-
-def _arguments(function) -> tuple[str, ...]:
-    return function.__code__.co_varnames[: function.__code__.co_argcount]
