@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from safetensors.numpy import save_file
 
 from thoth_jax.errors import InputError, nearest
+from thoth_jax.models import initial
 from thoth_jax.models.qwen import Params, QwenConfig, Weight, declare
 from thoth_jax.models.tensors import TensorFiles, to_hf
 from thoth_jax.sharding import sharding
@@ -142,14 +143,13 @@ def init_lora(
         raise ValueError("modules_to_save start as a copy of the base: give init_lora params")
 
     def create(key, base):
-        def one(path, weight):
+        def one(weight):
             if weight.init == "zeros":
                 return jnp.zeros(weight.shape, jnp.float32)
             bound = 1.0 / math.sqrt(math.prod(weight.shape[1:-1]))
-            own = jax.random.fold_in(key, TARGETS.index(path[0].key))
-            return jax.random.uniform(own, weight.shape, jnp.float32, -bound, bound)
+            return bound * initial.uniform(key, weight.hf_name, weight.shape)
 
-        layers = jax.tree_util.tree_map_with_path(one, declared.layers)
+        layers = jax.tree.map(one, declared.layers)
         modules = {name: base[name].astype(jnp.float32) for name in declared.modules}
         return declared.replace(layers=layers, modules=modules)
 

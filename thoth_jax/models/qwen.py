@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from thoth_jax.errors import InputError
 from thoth_jax.models import attention as attn
+from thoth_jax.models import initial
 from thoth_jax.sharding import constrain, sharding
 
 Params = Mapping[str, Any]
@@ -171,8 +172,7 @@ def _initialiser(config: QwenConfig, mesh: Mesh | None) -> Callable[[jax.Array],
         def one(weight: Weight):
             if weight.init != "normal":
                 return getattr(jnp, weight.init)(weight.shape, jnp.float32)
-            own = jax.random.fold_in(key, zlib.crc32(weight.hf_name.encode()))
-            return config.initializer_range * jax.random.normal(own, weight.shape, jnp.float32)
+            return config.initializer_range * initial.normal(key, weight.hf_name, weight.shape)
 
         return jax.tree.map(one, declare(config))
 
