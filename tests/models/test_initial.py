@@ -14,7 +14,8 @@ def test_normal_has_the_moments_of_a_normal(shape):
     values = np.asarray(initial.normal(KEY, "w", shape), np.float64)
     moments = [(values**n).mean() for n in (1, 2, 3, 4)]
     np.testing.assert_allclose(moments, [0, 1, 0, 3], atol=0.06)
-    assert np.isfinite(values).all() and len(np.unique(values)) > 0.95 * values.size
+    # 200,000 draws of 2**23 values: 1.2 % of them meet by chance.
+    assert np.isfinite(values).all() and len(np.unique(values)) > 0.985 * values.size
 
 
 def test_uniform_fills_its_range():

@@ -24,7 +24,7 @@ def trained(config, lora_config, params=None):
 
 def test_new_adapter_changes_nothing(config, params):
     lora = init_lora(config, LoraConfig(rank=3, alpha=6.0), jax.random.key(1))
-    assert tuple(lora.layers) == TARGETS
+    assert set(lora.layers) == set(TARGETS)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(lora))
     np.testing.assert_allclose(run(params, config, TOKENS, lora=lora), run(params, config, TOKENS), atol=1e-6)
     bound = 1 / np.sqrt(config.hidden_size)
@@ -57,7 +57,8 @@ def test_dropout_acts_in_training_only(config, params):
     first, second = call(jax.random.key(0)), call(jax.random.key(1))
     assert np.abs(first - second).max() > 1e-3
     np.testing.assert_array_equal(first, call(jax.random.key(0)))
-    np.testing.assert_array_equal(call(None), hidden_states(params, config, TOKENS, lora=lora.replace(dropout=0.0)))
+    off = jax.jit(lambda lora: hidden_states(params, config, TOKENS, lora=lora))(lora.replace(dropout=0.0))
+    np.testing.assert_allclose(call(None), off, atol=1e-5)
 
 
 def test_saved_modules_stand_in_for_the_base(config, params):
@@ -104,7 +105,7 @@ def test_golden_peft_adapter_is_written_as_it_was(shared, golden_qwen3, tmp_path
         ({"targets": ()}, "names no linear map"),
         ({"rank": 0}, "lora.rank"),
         ({"dropout": 1.0}, "lora.dropout"),
-        ({"modules_to_save": ("embed",)}, "did you mean 'embed_tokens'"),
+        ({"modules_to_save": ("embed_token",)}, "did you mean 'embed_tokens'"),
     ],
 )
 def test_wrong_configs_are_refused(fields, message):

@@ -19,12 +19,13 @@ def uniform(key: jax.Array, name: str, shape: tuple[int, ...]) -> jax.Array:
     seed = jnp.uint32(zlib.crc32(name.encode()))
     for word in jax.random.key_data(key).ravel():
         seed = _mix(seed ^ word)
-    first = _mix(seed + jax.lax.iota(jnp.uint32, shape[0]))
+    # Mixed once more than the other index below: equal hashes of both would make the values symmetric in the two.
+    first = _mix(_mix(seed + jax.lax.iota(jnp.uint32, shape[0])) ^ jnp.uint32(0x9E3779B9))
     index = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
         stride = jnp.uint32(math.prod(shape[axis + 1 :]) % 2**32)
         index += stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    bits = _mix(_mix(index ^ seed) + first.reshape(-1, *(1,) * (len(shape) - 1)))
+    bits = _mix(_mix(_mix(index ^ seed) ^ first.reshape(-1, *(1,) * (len(shape) - 1))))
     # 23 bits, in the middle of their interval: never -1 or 1, where the normal's inverse is infinite.
     return ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1.0
 
