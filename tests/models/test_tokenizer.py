@@ -14,7 +14,7 @@ from thoth_jax.models.tokenizer import PROTOCOL_SYMBOLS
 
 KEY = 'Step 1: {"action": "add", "objects": ["Tris buffer", "EDTA"], "parameters": ["5 mL", "4 °C"]}'
 TEXTS = [
-    f"<think>\nMix  gently, then wait.\n</think>\n\n<key>\n{KEY}\n</key>\n\n<orc>\nadd\n</orc>\n\n<note>\nKeep cold.\n</note>",
+    f"<think>\nMix  gently.\n</think>\n\n<key>\n{KEY}\n</key>\n\n<orc>\nadd\n</orc>\n\n<note>\nKeep cold.\n</note>",
     "Centrifuge the lysate at 9,700 x g for 10 minutes and discard the supernatant.",
     "Resuspend the pellet in 50 µL of buffer, incubate at 37 °C, and read the absorbance at 600 nm.",
 ] * 4
