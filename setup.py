@@ -21,7 +21,7 @@ setup(
         "numpy>=2.0",
         "sentencepiece>=0.2",
         "ml-collections>=1.0",
-        "safetensors>=0.5",
+        "safetensors>=0.8",
         "tokenizers>=0.22",
         "snowballstemmer>=2.2",
         "tensorboardX>=2.6",

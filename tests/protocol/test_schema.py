@@ -48,13 +48,14 @@ def test_evaluation_rows(tmp_path):
     items = read_items(write(tmp_path / "rows.jsonl", rows)).items
     assert [item.id for item in items] == ["7", "b", "7", "7"]
     assert (items[0].type, items[0].level, items[0].actions, items[0].answer) == ("scaling", "2", None, "")
-    assert items[1].actions == ("Mix", "add") and items[2].actions == ("b", "a")
+    # `action` is shuffled as the published evaluator does, `action_new` is in the order to show.
+    assert items[1].actions == ("add", "Mix") and items[2].actions == ("b", "a")
     assert items[3].key == KEY and items[3].answer == ANSWER
     system, user = messages(items[1])
     assert system == {"role": "system", "content": SYSTEM_PROMPT} and user["content"] == user_prompt(
-        "How?", ["Mix", "add"]
+        "How?", ["add", "Mix"]
     )
-    assert user["content"].endswith('"mix", "add".') and "\n" not in messages(items[0])[1]["content"]
+    assert user["content"].endswith('"add", "mix".') and "\n" not in messages(items[0])[1]["content"]
 
 
 def test_parquet_rows(tmp_path):

@@ -23,7 +23,7 @@ TINY = {
 }
 OWN = {
     "pretrain": {"batch_size": 8, "max_length": 64},
-    "sft": {"batch_size": 4, "max_length": 384},
+    "sft": {"batch_size": 4, "max_length": 448},
     "rl": {"prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2},
 }
 
@@ -68,3 +68,14 @@ def leaves(tree):
 def trial():
     """The class `Trial`."""
     return Trial
+
+
+@pytest.fixture
+def rewarded(tmp_path, monkeypatch):
+    """An override: a reward that differs among samples of a policy that knows nothing, the share of even token ids."""
+    (tmp_path / "even_reward.py").write_text(
+        "def even(examples, completions, scale=1.0):\n"
+        "    return [scale * sum(t % 2 == 0 for t in c.token_ids) / len(c.token_ids) for c in completions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return 'rewards=[{"fn": "even_reward:even"}]'

@@ -5,7 +5,11 @@ import numpy as np
 import optax
 import pytest
 
+from thoth_jax import config as configuration
+from thoth_jax.errors import InputError
+from thoth_jax.train import build, loop
 from thoth_jax.train.build import lora_config, model_config
+from thoth_jax.train.metrics import read_metrics
 from thoth_jax.train.optimizer import make_optimizer
 
 
@@ -30,7 +34,7 @@ def updates_of(config, steps=4):
         "warmup_ratio=0.5",
         "adam_b1=0.5",
         "adam_b2=0.5",
-        "max_grad_norm=0.1",
+        "max_grad_norm=5",
         "max_grad_norm=0",
     ],
 )
@@ -72,55 +76,117 @@ def test_lora_dropout_changes_the_step(tiny, trial):
     assert losses[0] != losses[1]
 
 
-# What a reinforcement-learning step must show when a key is set; the first step starts from the same random policy.
+# What a step must show when a key is set, and the keys set in both runs so that it can show.
+CLIPPED = ("num_iterations=3", "learning_rate=1e-3", "epsilon_low=0.01", "epsilon_high=0.01")
 RL_KEYS = {
-    "seed=1": "rewards/mean",
-    "prompts_per_step=4": "tokens",
-    "group_size=6": "tokens",
-    "temperature=0.3": "tokens",
-    "max_completion_length=4": "completions/max_length",
-    "num_iterations=2": "ratio/max",
-    "level=sequence": "pg_clipfrac/high",
-    "aggregation=sequence_mean_token_sum": "loss/policy",
-    "scale_rewards=none": "loss/policy",
-    "scale_rewards=batch": "grad_norm",
-    "baseline=leave_one_out": "grad_norm",
-    "entropy_coef=1.0": "loss/entropy",
-    "kl_coef=0.5": "loss/kl",
-    "tokens_per_microbatch=100": None,
+    "seed=1": ("rewards/mean",),
+    "prompts_per_step=3": ("tokens",),
+    "group_size=6": ("tokens",),
+    "temperature=0.3": ("rewards/mean",),
+    "max_completion_length=4": ("completions/max_length",),
+    "aggregation=sequence_mean_token_sum": ("loss/policy",),
+    "scale_rewards=none": ("grad_norm",),
+    "scale_rewards=batch": ("grad_norm",),
+    "baseline=leave_one_out": ("grad_norm",),
+    "entropy_coef=1.0": ("loss/entropy",),
+    "kl_coef=0.5": ("loss/kl",),
+    "num_iterations=2": ("ratio/max",),
+    "epsilon_low=0.5": ("pg_clipfrac/low", *CLIPPED),
+    "epsilon_high=0.5": ("pg_clipfrac/high", *CLIPPED),
+    "level=sequence": ("grad_norm", "num_iterations=2", "learning_rate=1e-3"),
+    "kl_estimator=k1": ("kl", *CLIPPED, "kl_coef=0.5"),
+    "constant=4": ("grad_norm", "aggregation=constant", "constant=8", "max_grad_norm=0"),
+    "mask_truncated=true": ("tokens",),
 }
 
 
-@pytest.fixture
-def rewarded(tmp_path, monkeypatch):
-    """A reward that differs among samples of a policy that knows nothing: the share of even token ids."""
-    (tmp_path / "even_reward.py").write_text(
-        "def even(examples, completions, scale=1.0):\n"
-        "    return [scale * sum(t % 2 == 0 for t in c.token_ids) / len(c.token_ids) for c in completions]\n"
+@pytest.fixture(scope="module")
+def steps_seen():
+    """Metrics of the first step by overrides, so that each comparison run is made once."""
+    return {}
+
+
+@pytest.mark.parametrize("override", RL_KEYS)
+def test_rl_keys(tiny, trial, rewarded, steps_seen, override):
+    metric, *common = RL_KEYS[override]
+    for words in (tuple(common), (*common, override)):
+        if words not in steps_seen:
+            found = trial(tiny("rl", rewarded, "mesh.fsdp=1", *words), jax.devices()[:1])
+            found.steps(1)
+            steps_seen[words] = found.metrics[0]
+    base, other = steps_seen[tuple(common)], steps_seen[(*common, override)]
+    assert metric in other and other[metric] != base.get(metric)
+
+
+@pytest.mark.parametrize(
+    "override, metric", [("batch_size=2", "tokens"), ("seed=1", "loss"), ("max_length=32", "tokens")]
+)
+def test_lm_keys(tiny, trial, override, metric):
+    base, other = (trial(tiny("pretrain", "mesh.fsdp=1", *more), jax.devices()[:1]) for more in ((), (override,)))
+    base.steps(1), other.steps(1)
+    assert other.metrics[0][metric] != base.metrics[0][metric]
+
+
+def test_packing_and_thinking_keys(tiny, trial):
+    rows = [
+        trial(tiny("sft", "max_length=900", word)).stage._rows
+        for word in ("packing=true", "packing=false", "enable_thinking=false")
+    ]
+    assert len(rows[0]) < len(rows[1]) == 8
+    assert rows[2].segment_ids.astype(bool).sum() > rows[0].segment_ids.astype(bool).sum()
+
+
+def test_chunk_and_slots_reach_what_they_size(tiny, trial):
+    assert trial(tiny("rl", "slots=3", "loss_chunk_size=7")).stage._options()["chunk_size"] == 7
+    whole, few = (
+        trial(tiny("rl", "mesh.fsdp=1"), jax.devices()[:1]),
+        trial(tiny("rl", "slots=3", "mesh.fsdp=1"), jax.devices()[:1]),
     )
+    whole.steps(1), few.steps(1)
+    # The same samples, whatever the number of slots.
+    assert whole.metrics[0]["tokens"] == few.metrics[0]["tokens"]
+    assert few.stage._engine._fixed_slots == 3 and whole.stage._engine._fixed_slots == 8
+
+
+def test_evaluation_keys(tiny, tmp_path):
+    def evals(*words):
+        run_dir = tmp_path / str(len(list(tmp_path.iterdir())))
+        assert loop.train(tiny("sft", f"run_dir={run_dir}", "eval_at_start=false", *words)) == 0
+        rows = [row for row in read_metrics(str(run_dir)) if row["kind"] == "eval"]
+        return [row["step"] for row in rows], len((run_dir / "samples" / "4.jsonl").read_text().splitlines())
+
+    assert evals() == ([4], 2)
+    assert evals("eval_every=2", "eval_at_start=true") == ([0, 2, 4], 2)
+    assert evals("eval_examples=1") == ([4], 1)
+
+
+def test_num_epochs_sets_the_steps(tiny, trial):
+    rows = len(trial(tiny("pretrain")).stage._rows)
+    assert trial(tiny("pretrain", "num_steps=0", "num_epochs=3")).stage.num_steps == -(-3 * rows // 8)
+    assert trial(tiny("rl", "num_steps=0", "num_epochs=3")).stage.num_steps == 12
+
+
+def test_architecture_keys_against_init_from_are_refused(tiny, tmp_path):
+    assert loop.train(tiny("sft", f"run_dir={tmp_path}", "num_steps=1", "eval_at_start=false")) == 0
+    with pytest.raises(InputError, match="model.num_layers=6: the weights of init_from have 2"):
+        build.build(tiny("sft", f"init_from={tmp_path}", "model.num_layers=6"))
+    run = build.build(tiny("sft", f"init_from={tmp_path}", "model.dtype=bfloat16", "model.remat=full"))
+    assert (run.model.dtype, run.model.remat) == ("bfloat16", "full")
+
+
+def test_tokenizer_and_task_keys(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return 'rewards=[{"fn": "even_reward:even"}]'
+    with pytest.raises(InputError, match="no such tokenizer"):
+        build.build(tiny("sft", "tokenizer=none.model"))
+    with pytest.raises(InputError, match="no module 'own'"):
+        build.build(tiny("sft", "task=own:Task"))
+    assert configuration.run_dir_of(tiny("rl")) == "runs/rl"
 
 
-def first_steps(trial, config, count=1):
-    found = trial(config, jax.devices()[:1])
-    found.steps(count)
-    return found
-
-
-@pytest.mark.parametrize("override", [o for o, metric in RL_KEYS.items() if metric])
-def test_rl_keys(tiny, trial, rewarded, override):
-    base = first_steps(
-        trial,
-        tiny(
-            "rl",
-            rewarded,
-            "mesh.fsdp=1",
-            "num_iterations=1" if "level" not in override else "num_iterations=3",
-            "epsilon_high=0.01",
-        ),
-    )
-    more = ("num_iterations=3",) if "level" in override else ()
-    other = first_steps(trial, tiny("rl", rewarded, "mesh.fsdp=1", "epsilon_high=0.01", *more, override))
-    metric = RL_KEYS[override]
-    assert other.metrics[0].get(metric) != base.metrics[0].get(metric)
+def test_every_key_is_read_by_the_code(repo):
+    """A key that no line of the package reads is a dead option."""
+    code = "\n".join(path.read_text() for path in (repo / "thoth_jax").rglob("*.py") if "config" not in path.name)
+    code += (repo / "thoth_jax" / "config.py").read_text()
+    for name in configuration.KEYS:
+        leaf = name.split(".")[-1]
+        assert f".{leaf}" in code or f'"{leaf}"' in code, name

@@ -54,9 +54,18 @@ def die_at(monkeypatch, stage, step):
 
 
 @pytest.mark.parametrize("stage, lora", [("pretrain", 0), ("sft", 4), ("rl", 0)])
-def test_a_killed_run_ends_as_an_uninterrupted_one(tiny, tmp_path, monkeypatch, stage, lora):
+def test_a_killed_run_ends_as_an_uninterrupted_one(tiny, rewarded, tmp_path, monkeypatch, stage, lora):
+    reward = [rewarded] if stage == "rl" else []
     config = [
-        tiny(stage, f"run_dir={tmp_path / name}", "num_steps=5", "save_every=2", "eval_every=2", f"lora.rank={lora}")
+        tiny(
+            stage,
+            f"run_dir={tmp_path / name}",
+            "num_steps=5",
+            "save_every=2",
+            "eval_every=2",
+            f"lora.rank={lora}",
+            *reward,
+        )
         for name in "ab"
     ]
     assert loop.train(config[0]) == 0
@@ -119,11 +128,11 @@ def test_keep_checkpoints(tiny, tmp_path):
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [2, 3, 4]
 
 
-def test_a_stage_starts_from_another_run_and_kl_is_zero_there(tiny, tmp_path, trial):
+def test_a_stage_starts_from_another_run_and_kl_is_zero_there(tiny, rewarded, tmp_path, trial):
     sft = tmp_path / "sft"
     assert loop.train(tiny("sft", f"run_dir={sft}", "num_steps=2", "lora.rank=2", "learning_rate=0.05")) == 0
     for lora in (0, 2):
-        found = trial(tiny("rl", f"init_from={sft}", "kl_coef=0.1", f"lora.rank={lora}", "tokens_per_microbatch=0"))
+        found = trial(tiny("rl", rewarded, f"init_from={sft}", "kl_coef=0.1", f"lora.rank={lora}"))
         found.steps(2)
         assert found.metrics[0]["kl"] == 0.0
         assert found.metrics[1]["kl"] > 0.0
@@ -138,7 +147,7 @@ def command(run_dir, *more):
         "model.hidden_size": 32,
         "model.num_layers": 2,
         "model.head_dim": 8,
-        "max_length": 384,
+        "max_length": 448,
         "max_completion_length": 8,
     }
     overrides = [f"--config.{name}={value}" for name, value in keys.items()]

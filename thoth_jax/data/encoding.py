@@ -113,9 +113,7 @@ def encode_prompts(
 
 def _finish(encoded: Encoded, truncated: int, dropped: int, overlong: str) -> Encoded:
     if truncated or dropped:
-        logger.warning(
-            "over the length limit: %d items truncated, %d dropped (overlong=%s)", truncated, dropped, overlong
-        )
+        logger.warning("over the length limit: %d truncated, %d dropped (overlong=%s)", truncated, dropped, overlong)
     if not encoded.examples:
         raise InputError("no item is left: the data set is empty, or all of it is over the length limit")
     return dataclasses.replace(encoded, truncated=truncated, dropped=dropped)

@@ -7,6 +7,7 @@ released training table (exp_goal, think, key, orc, note).
 
 import dataclasses
 import json
+import random
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -257,13 +258,20 @@ def _turns(turns: Any, where: str) -> tuple[str, str]:
 
 
 def _actions(data: Mapping[str, Any], where: str) -> tuple[str, ...] | None:
-    """`action_new` if the row has it (already in the order to show), else `action`."""
+    """`action_new` if the row has it (already in the order to show), else `action`, shuffled.
+
+    `action` stands in the order of the gold steps, which a prompt must not give away. The shuffle is that of the
+    published evaluator: a fresh generator with seed 42 for each item.
+    """
     name = "action_new" if data.get("action_new") is not None else "action"
     actions = data.get(name)
     if actions is None:
         return None
     if not isinstance(actions, list) or not all(isinstance(action, str) and action.strip() for action in actions):
         raise InputError(f"{where}: field {name!r} must be a list of texts that are not blank")
+    actions = list(actions)
+    if name == "action":
+        random.Random(42).shuffle(actions)
     return tuple(actions) or None
 
 

@@ -154,7 +154,8 @@ def load_weights(path: str, mesh, dtype: str = "float32") -> tuple[QwenConfig, A
 
 def _load_run(path: str, config, mesh, dtype: str) -> tuple[QwenConfig, Any, Tokenizer]:
     policy = str(epath.Path(path) / "policy")
-    model, tokenizer = hf.load_config(policy), load_tokenizer(policy)
+    tokenizer = load_tokenizer(policy)
+    model = hf.load_config(policy).replace(valid_vocab_size=len(tokenizer))
     try:
         if config.lora.rank:
             _, params, _ = base_weights(config, mesh)

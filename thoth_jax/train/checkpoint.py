@@ -73,7 +73,8 @@ def restore_trainable(run_dir: str, trainable: Any) -> tuple[Any, int]:
         if step is None:
             raise FileNotFoundError(f"{run_dir}: no complete checkpoint")
         abstract = {"trainable": jax.tree.map(ocp.utils.to_shape_dtype_struct, trainable)}
-        args = ocp.args.Composite(state=ocp.args.PyTreeRestore(abstract, partial_restore=True))
+        how = ocp.checkpoint_utils.construct_restore_args(abstract)
+        args = ocp.args.Composite(state=ocp.args.PyTreeRestore(abstract, restore_args=how, partial_restore=True))
         return manager.restore(step, args=args).state["trainable"], step
 
 

@@ -33,16 +33,18 @@ class Stopped:
     """True once SIGTERM or SIGINT has arrived; polled between steps and between decode chunks."""
 
     def __init__(self):
-        self._arrived = False
+        self._arrived: float | None = None
 
     def __call__(self) -> bool:
-        return self._arrived
+        return self._arrived is not None
 
     def __enter__(self):
         def handle(_number, _frame):
-            if self._arrived:
-                raise KeyboardInterrupt  # the second signal does not wait
-            self._arrived = True
+            now = time.monotonic()
+            if self._arrived is None:
+                self._arrived = now
+            elif now - self._arrived > 1.0:  # supervisors that signal a whole process group send the first one twice
+                raise KeyboardInterrupt  # asked again: do not wait for the step to end
 
         self._before = {}
         try:

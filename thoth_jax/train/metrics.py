@@ -25,7 +25,7 @@ class Metrics:
         # Written anew and renamed: a crash here loses nothing.
         temporary = directory / "metrics.jsonl.tmp"
         temporary.write_text("".join(_line(row) for row in kept))
-        temporary.rename(self._path)
+        temporary.replace(self._path)
         self._file = self._path.open("a")
         self._written = {(row["step"], row["kind"]) for row in kept}
         purge = start_step + 1 if start_step else None

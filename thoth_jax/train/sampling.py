@@ -78,4 +78,4 @@ def write_samples(run_dir: str, step: int, rows: Sequence[dict]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f"{step}.jsonl.tmp"
     temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    temporary.rename(directory / f"{step}.jsonl")
+    temporary.replace(directory / f"{step}.jsonl")
