@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettemp
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import pytest
+import pytest  # noqa: E402
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
 

@@ -8,9 +8,14 @@ import pytest
 from thoth_jax import cli
 
 TINY = [
-    "--config.model.hidden_size=32", "--config.model.intermediate_size=48", "--config.model.num_layers=2", "--config.model.head_dim=8",
-    "--config.task_args.system_prompt=", "--config.max_completion_length=8", "--config.num_steps=2",
-]  # fmt: skip
+    "--config.model.hidden_size=32",
+    "--config.model.intermediate_size=48",
+    "--config.model.num_layers=2",
+    "--config.model.head_dim=8",
+    "--config.task_args.system_prompt=",
+    "--config.max_completion_length=8",
+    "--config.num_steps=2",
+]
 
 
 def run(capsys, *words):
@@ -142,10 +147,21 @@ def test_a_model_directory_without_weights(capsys, tmp_path, monkeypatch):
     assert "no config.json" in refused(capsys, "generate", "--model", "nowhere", "--prompt", "q")
     (tmp_path / "model").mkdir()
     fields = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 64, "hidden_size": 8, "intermediate_size": 8,
-        "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
-        "tie_word_embeddings": True, "hidden_act": "silu", "max_position_embeddings": 64,
-    }  # fmt: skip
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 64,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4,
+        "tie_word_embeddings": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 64,
+    }
     (tmp_path / "model" / "config.json").write_text(json.dumps(fields))
     assert (
         "model" in (line := refused(capsys, "generate", "--model", "model", "--prompt", "q")) and "safetensors" in line

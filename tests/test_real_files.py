@@ -8,8 +8,11 @@ from thoth_jax import cli
 from thoth_jax.train.metrics import read_metrics
 
 SHAPE = [
-    "--config.model.hidden_size=32", "--config.model.intermediate_size=64", "--config.model.num_layers=2", "--config.model.head_dim=8",
-]  # fmt: skip
+    "--config.model.hidden_size=32",
+    "--config.model.intermediate_size=64",
+    "--config.model.num_layers=2",
+    "--config.model.head_dim=8",
+]
 
 
 @pytest.fixture(scope="module")

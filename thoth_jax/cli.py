@@ -180,7 +180,7 @@ def _keep_freed_memory() -> None:
 def _start_logging() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("thoth_jax").setLevel(logging.INFO)
-    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every step of every save
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every option and every step of every save
 
 
 def _quickstart(options, _overrides) -> int:

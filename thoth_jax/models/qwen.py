@@ -291,7 +291,8 @@ def hidden_states(
 
     def body(x, weights, adapters, key, _):
         def attend(q, k, v):
-            return attn.attention(q, k, v, mask), None
+            # Recomputed in the backward pass: saving [B, N, T, S] weights of every layer costs more than making them.
+            return jax.checkpoint(attn.attention, prevent_cse=False)(q, k, v, mask), None
 
         return block(x, weights, adapters, rope, attend, config, scale, dropout, key)
 

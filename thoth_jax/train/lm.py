@@ -99,7 +99,7 @@ class LmStage:
         )
         return (
             f"objective: - sum log p(token) / tokens learnt, over {what}\n"
-            f"rows: {shape[0]} x {shape[1]} tokens, {learnt} learnt ({learnt / self._rows.tokens.size:.0%} of the places)\n"
+            f"rows: {shape[0]} x {shape[1]} tokens, {learnt} learnt ({learnt / self._rows.tokens.size:.0%})\n"
             f"update: {c.batch_size} rows, {self.num_steps} updates ({epochs:.2f} epochs)"
         )
 
