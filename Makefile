@@ -16,7 +16,7 @@ TESTS ?= tests
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ "$$cores" -lt 8 ] && echo "$$cores" || echo 8)
 CACHE := $(CURDIR)/.cache
 RUN := HF_HUB_OFFLINE=1 JAX_COMPILATION_CACHE_DIR="$(CACHE)/jax" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.5
-PYTEST := -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := -m pytest -n $(WORKERS) --dist worksteal --durations=15
 
 # $(call create_venv,DIRECTORY,OLDEST MINOR VERSION): a virtual environment of the first Python that really runs and is
 # 3.OLDEST to 3.13. Where python3 is the shim of a version manager, the versions that it manages are looked at too.

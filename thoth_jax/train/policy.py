@@ -224,7 +224,8 @@ class RlStage:
 
     def _reward_metrics(self, rewards: Rewards, shape) -> dict:
         valid = rewards.valid
-        metrics = {f"rewards/{name}": _mean(values, valid) for name, values in rewards.parts.items()}
+        # A part is averaged wherever it has a value, also in rows that another part made invalid.
+        metrics = {f"rewards/{name}": _mean(values, True) for name, values in rewards.parts.items()}
         metrics["rewards/mean"] = _mean(rewards.total, valid)
         metrics["rewards/std"] = float(np.std(rewards.total[valid])) if valid.any() else float("nan")
         metrics["rewards/invalid"] = int((~valid).sum())
@@ -244,7 +245,7 @@ class RlStage:
         rewards = compose(self._run.task, self._rewards, self._eval_examples, completions)
         metrics = dict(self._run.task.evaluate(self._eval_examples, completions))
         metrics["rewards/mean"] = _mean(rewards.total, rewards.valid)
-        metrics.update({f"rewards/{name}": _mean(values, rewards.valid) for name, values in rewards.parts.items()})
+        metrics.update({f"rewards/{name}": _mean(values, True) for name, values in rewards.parts.items()})
         metrics.update(completion_metrics(completions))
         rows = []
         for number, (example, completion) in enumerate(zip(self._eval_examples, completions, strict=True)):
@@ -267,6 +268,7 @@ def _joined(results: list[Rewards]) -> Rewards:
 
 
 def _mean(values, valid) -> float:
+    """Mean of the finite values [B] where `valid` ([B] or True); NaN where there is none."""
     values = np.asarray(values, np.float64)
     counted = valid & np.isfinite(values)
     return float(values[counted].mean()) if counted.any() else float("nan")
