@@ -193,3 +193,33 @@ def test_a_run_without_weights_cannot_be_loaded(tiny, tmp_path):
         load_weights(str(tmp_path), make_mesh())
     with pytest.raises(InputError, match="no config.json"):
         load_weights(str(pathlib.Path(tmp_path) / "nothing"), make_mesh())
+
+
+def test_a_signal_during_an_evaluation_loses_neither_it_nor_the_summary(tiny, tmp_path, monkeypatch):
+    config = [tiny("sft", f"run_dir={tmp_path / name}", "num_steps=2", "eval_every=1") for name in "ab"]
+    assert loop.train(config[0]) == 0
+    kind = loop.STAGES["sft"]
+    original = kind.evaluate
+    for number in (2, 1):  # the evaluation after step 1, then the one at the end
+        calls = []
+
+        def interrupted(self, state, should_stop, number=number, calls=calls):
+            calls.append(0)
+            if len(calls) == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return None
+            return original(self, state, should_stop)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "evaluate", interrupted)
+            assert loop.train(config[1]) == loop.PREEMPTED
+        assert not (tmp_path / "b" / "summary.json").exists()
+    assert loop.train(config[1]) == 0
+    assert sorted(map(str, rows_of(tmp_path / "a"))) == sorted(map(str, rows_of(tmp_path / "b")))
+    assert (tmp_path / "a" / "summary.json").read_text() == (tmp_path / "b" / "summary.json").read_text()
+
+
+def test_a_broken_configuration_in_the_run_directory_is_refused(tiny, tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="not a run's configuration"):
+        loop.train(tiny("sft", f"run_dir={tmp_path}"))

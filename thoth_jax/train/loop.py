@@ -104,8 +104,11 @@ def _check_same_run(config, directory: epath.Path, allow_change: bool) -> None:
     file = directory / "config.json"
     if not file.exists() or allow_change:
         return
-    before, now = json.loads(file.read_text()), json.loads(configuration.to_json(config))
-    before, now = configuration.flatten(before), configuration.flatten(now)
+    try:
+        before = configuration.flatten(json.loads(file.read_text()))
+    except (ValueError, AttributeError):
+        raise InputError(f"{file}: not a run's configuration; use another run_dir, or --allow-config-change") from None
+    now = configuration.flatten(json.loads(configuration.to_json(config)))
     # The directory may have been moved; the rest decides what is trained and when it is looked at.
     changed = [
         name for name in sorted(set(before) | set(now)) if before.get(name) != now.get(name) and name != "run_dir"
@@ -121,7 +124,7 @@ def _check_same_run(config, directory: epath.Path, allow_change: bool) -> None:
 def _prepare(run: Run, directory: epath.Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.json").write_text(configuration.to_json(run.config))
+        _write(directory / "config.json", configuration.to_json(run.config))
     except OSError as error:
         raise InputError(f"run_dir={str(directory)!r}: cannot write there: {error.strerror}") from None
     save_policy_files(run, str(directory))
@@ -139,9 +142,15 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
     saved = start
     run.params = run.lora = None  # the state owns the arrays now, and the first update gives these away
     evaluated: dict | None = None
+
+    def due(step: int) -> bool:
+        if step == 0:
+            return config.eval_at_start
+        return step == stage.num_steps or bool(config.eval_every and step % config.eval_every == 0)
+
     try:
-        if start == 0 and config.eval_at_start:
-            evaluated = _evaluate(stage, state, 0, run_dir, metrics, stopped)
+        if due(start) and not metrics.has(start, "eval"):  # at the start, or a signal came before it was done
+            evaluated = _evaluate(stage, state, start, run_dir, metrics, stopped)
         bar = tqdm(
             total=stage.num_steps, initial=start, desc=config.stage, unit="step", file=sys.stderr, dynamic_ncols=True
         )
@@ -161,27 +170,25 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             _check_finite(values, step)
             bar.set_postfix_str(_headline(values), refresh=False)
             bar.update()
-            last = step == stage.num_steps
-            if last or (config.eval_every and step % config.eval_every == 0):
-                evaluated = _evaluate(stage, state, step, run_dir, metrics, stopped) or evaluated
-            if last or step % config.save_every == 0:
+            evaluated = _evaluate(stage, state, step, run_dir, metrics, stopped) if due(step) else None
+            if step == stage.num_steps or step % config.save_every == 0:
                 checkpoints.save(step, state, {"step": step, "config": json.loads(configuration.to_json(config))})
                 saved = step
         bar.close()
         done = int(state.step) // (config.num_iterations if config.stage == "rl" else 1)
         if saved < done < stage.num_steps:
             checkpoints.save(done, state, {"step": done, "config": json.loads(configuration.to_json(config))})
-        if done == stage.num_steps and evaluated is None and not (epath.Path(run_dir) / "summary.json").exists():
-            evaluated = _evaluate(
-                stage, state, done, run_dir, metrics, stopped
-            )  # it died between its last save and its end
+        summary = epath.Path(run_dir) / "summary.json"
+        if done == stage.num_steps and evaluated is None and not summary.exists() and not stopped():
+            evaluated = _evaluate(stage, state, done, run_dir, metrics, stopped)  # it died between last save and end
     finally:
         metrics.close()
         checkpoints.close()
-    if done < stage.num_steps or (evaluated is None and not (epath.Path(run_dir) / "summary.json").exists()):
+    if done < stage.num_steps or (evaluated is None and not summary.exists()):
         logger.warning("stopped by a signal at step %d of %d, saved; the same command continues", done, stage.num_steps)
         return PREEMPTED
-    _write_summary(run_dir, stage.num_steps, evaluated)
+    if evaluated is not None:  # else a finished run was started again
+        _write(summary, json.dumps({"steps": stage.num_steps, "eval": evaluated}, indent=2, sort_keys=True) + "\n")
     return DONE
 
 
@@ -210,11 +217,11 @@ def _headline(values: dict[str, float]) -> str:
     return " ".join(f"{name}={values[name]:.3g}" for name in shown if name in values)
 
 
-def _write_summary(run_dir: str, steps: int, evaluated: dict | None) -> None:
-    file = epath.Path(run_dir) / "summary.json"
-    if evaluated is None:
-        return  # a finished run started again
-    file.write_text(json.dumps({"steps": steps, "eval": evaluated}, indent=2, sort_keys=True) + "\n")
+def _write(file: epath.Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = file.parent / f"{file.name}.tmp"
+    temporary.write_text(text)
+    temporary.replace(file)
 
 
 def _count(tree) -> int:

@@ -31,6 +31,10 @@ class Metrics:
         purge = start_step + 1 if start_step else None
         self._board = tensorboardX.SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
+    def has(self, step: int, kind: str) -> bool:
+        """Whether the row of (step, kind) is there."""
+        return (step, kind) in self._written
+
     def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
         """One row {"step", "kind", "time", **values}; kind is "train" or "eval". A (step, kind) is written once."""
         if (step, kind) in self._written:
