@@ -132,7 +132,7 @@ def test_keys(engine, params, prompts):
 
 
 def test_results_do_not_depend_on_slots_chunks_or_neighbours(engine, params, prompts):
-    sampling = Sampling(stop_ids=(3, 40))
+    sampling = Sampling(stop_ids=tuple(range(0, 40, 5)))
     expected = engine.generate(params, prompts, 3, sampling, jax.random.key(7))
     assert len({*expected.lengths.ravel().tolist()}) > 2
     for options in ({"slots": 1, "chunk": 5}, {"slots": 5}, {"slots": None, "chunk": 64}):
