@@ -14,7 +14,7 @@ from thoth_jax.errors import InputError
 
 _EXAMPLES = {
     "quickstart": "thoth quickstart --out runs/quickstart",
-    "train": "thoth train --config.stage=sft --config.num_steps=5 --config.run_dir=runs/try",
+    "train": "thoth train --config.stage=sft --config.batch_size=2 --config.num_steps=5 --config.run_dir=runs/try",
     "generate": 'thoth generate --model runs/try --prompt "How is plasmid DNA released from E. coli?" --max-tokens 64',
     "score": "thoth score --gold bundled",
     "evaluate": "thoth evaluate --gold bundled --json",

@@ -135,6 +135,7 @@ KEYS: dict[str, Key] = {
 # Where a stage has another default than the table.
 STAGE_DEFAULTS: dict[str, dict[str, Any]] = {
     "pretrain": {"learning_rate": 3e-3, "max_completion_length": 64},
+    "sft": {"max_length": 1024},
     "rl": {"learning_rate": 1e-4, "schedule": "constant", "num_epochs": 1.0},
 }
 
