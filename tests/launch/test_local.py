@@ -130,7 +130,10 @@ def test_a_signal_is_passed_on_once_and_ends_it(tmp_path, number):
     )
     environment = {**os.environ, "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
     # A test run in the background of a script ignores SIGINT, its children inherit that, and bash cannot trap it then.
-    restore = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp('bash', ['bash', *sys.argv[1:]])"
+    restore = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "os.execvp('bash', ['bash', *sys.argv[1:]])"
+    )
     words = [sys.executable, "-c", restore, str(SCRIPT)]
     process = subprocess.Popen(words, env=environment, start_new_session=True)
     try:
