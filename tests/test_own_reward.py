@@ -1,0 +1,36 @@
+"""docs/your_own_reward.md works as pasted: a file of the user's trains without an edit to the package."""
+
+import json
+import re
+import shlex
+
+from thoth_jax import cli
+from thoth_jax.train.metrics import read_metrics
+
+TINY = [
+    "--config.init_from=",
+    "--config.model.hidden_size=32",
+    "--config.model.intermediate_size=48",
+    "--config.model.num_layers=2",
+    "--config.model.head_dim=8",
+    "--config.task_args.system_prompt=",
+    "--config.max_completion_length=8",
+    "--config.num_steps=1",
+    "--config.prompts_per_step=2",
+]
+
+
+def test_the_page_trains_as_pasted(repo, tmp_path, monkeypatch):
+    text = (repo / "docs" / "your_own_reward.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    assert len(code.splitlines()) <= 30
+    (tmp_path / "brief.py").write_text(code)
+    command = re.search(r"```\n(thoth train.*?)```", text, re.DOTALL).group(1)
+    monkeypatch.chdir(tmp_path)
+    words = [word.replace("configs/", f"{repo}/configs/") for word in shlex.split(command.replace("\\\n", " "))[1:]]
+    assert cli.main([*words, *TINY]) == 0
+    row = next(row for row in read_metrics("runs/brief") if row["kind"] == "train")
+    # An untrained policy writes no protocol, so brevity gives no reward, and no sample counts.
+    assert row["rewards/brief:brevity"] is None and row["rewards/invalid"] == 8
+    assert row["rewards/brief:finished"] == 0.0 and row["rewards/task"] == 0.0 and row["grad_norm"] == 0.0
+    assert json.loads((tmp_path / "runs" / "brief" / "config.json").read_text())["rewards"][1]["weight"] == 0.2
