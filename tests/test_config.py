@@ -200,3 +200,7 @@ def test_published_values(repo):
         0.0,
     )
     assert (rl.max_prompt_length, rl.max_completion_length, rl.overlong, rl.temperature) == (1024, 1024, "drop", 1.0)
+
+
+def test_stage_rl_has_no_dropout():
+    assert "read by stage pretrain and sft only" in refused("stage=rl", "lora.dropout=0.1")

@@ -56,7 +56,7 @@ KEYS: dict[str, Key] = {
     "model.remat": Key("none", "recompute layers in the backward pass to save memory", choices=("none", "full")),
     "lora.rank": Key(0, "R, rank of the adapters; 0: train all parameters", minimum=0),
     "lora.alpha": Key(16.0, "adapters are scaled by alpha / rank", minimum=0.0),
-    "lora.dropout": Key(0.0, "dropout on the adapters' input", minimum=0.0, maximum=0.99),
+    "lora.dropout": Key(0.0, "dropout on the adapters' input", _LM, minimum=0.0, maximum=0.99),
     "lora.targets": Key(("all",), "adapted matrices by HF name (q_proj, ...), or all"),
     "mesh.data": Key(1, "devices on the data axis; -1: the rest", minimum=-1),
     "mesh.fsdp": Key(-1, "devices on the fsdp axis; -1: the rest", minimum=-1),

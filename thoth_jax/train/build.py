@@ -72,7 +72,7 @@ def lora_config(config) -> LoraConfig:
     return LoraConfig(
         rank=config.lora.rank,
         alpha=config.lora.alpha,
-        dropout=config.lora.dropout,
+        dropout=config.lora.get("dropout", 0.0),  # stage rl has none: the ratio compares one policy with itself
         targets="all" if targets == ("all",) else targets,
     )
 
