@@ -8,6 +8,8 @@ config_flags, because `task_args` takes its names and types from the Task's sign
 import importlib.util
 import inspect
 import json
+import math
+import os
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,7 +45,7 @@ def defaults(stage: str) -> ConfigDict:
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[leaf] = ConfigDict() if name == "task_args" else key.default
+        node[leaf] = ConfigDict(type_safe=False) if name == "task_args" else key.default
     config = ConfigDict(tree, type_safe=False)  # types are checked by `validate`, with better messages
     config.lock()
     config.task_args.unlock()
@@ -150,7 +152,11 @@ def _run_config_file(path: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # whatever a user's file raises becomes one line that names the file's line
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if os.path.abspath(frame.filename) == os.path.abspath(path)
+        ]
         line = getattr(error, "lineno", None) or (lines[-1] if lines else 1)
         message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{path}:{line}: {message}") from None
@@ -213,8 +219,8 @@ def _check(name: str, key: Key, value: Any, where: str) -> Any:
         raise InputError(f"{where}: {name}={value!r}: expected {key.type.__name__}, got {type(value).__name__}")
     if key.choices and value not in key.choices:
         raise InputError(f"{where}: {name}={value!r}{nearest(str(value), key.choices)}")
-    if isinstance(value, float) and value != value:
-        raise InputError(f"{where}: {name}={value!r}: expected a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where}: {name}={value!r}: expected a finite number")
     if key.minimum is not None and value < key.minimum:
         raise InputError(f"{where}: {name}={value!r}: must be at least {key.minimum}")
     if key.maximum is not None and value > key.maximum:

@@ -66,8 +66,8 @@ KEYS: dict[str, Key] = {
     "schedule": Key("cosine", "learning rate after warm-up", choices=("cosine", "linear", "constant")),
     "warmup_ratio": Key(0.0, "share of the steps with a linear warm-up", minimum=0.0, maximum=1.0),
     "weight_decay": Key(0.0, "decoupled weight decay on matrices (not on norms and biases)", minimum=0.0),
-    "adam_b1": Key(0.9, "decay of the first moment", minimum=0.0, maximum=1.0),
-    "adam_b2": Key(0.95, "decay of the second moment", minimum=0.0, maximum=1.0),
+    "adam_b1": Key(0.9, "decay of the first moment", minimum=0.0, maximum=0.9999),
+    "adam_b2": Key(0.95, "decay of the second moment", minimum=0.0, maximum=0.999999),
     "max_grad_norm": Key(1.0, "clip gradients to this global norm; 0: off", minimum=0.0),
     # Length of the run.
     "num_epochs": Key(1.0, "passes over the data, where num_steps is 0", minimum=0.0),

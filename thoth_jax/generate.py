@@ -16,7 +16,7 @@ from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows
 from thoth_jax.rollout import Engine, Sampling
 from thoth_jax.sharding import make_mesh, use_mesh
 from thoth_jax.train.build import load_weights
-from thoth_jax.train.sampling import completion_of
+from thoth_jax.train.sampling import completion_of, json_line
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ def generate_file(
     Raises:
       InputError: a bad row, a prompt that is too long, an id that occurs twice.
     """
+    if epath.Path(output_path).expanduser().resolve() == epath.Path(input_path).expanduser().resolve():
+        raise InputError(f"--output {output_path}: it is the input file")
     chats = _read_chats(input_path, options, skip_bad)
     done = _answered(output_path)
     generator = Generator(model_path, options)
@@ -137,7 +139,7 @@ def generate_file(
             # Noise is keyed by the first row's place in the file: a resumed run does not repeat that of rows done.
             texts = generator.answer([ids for _, _, ids in chunk], chunk[0][0])
             for (_, identity, _), text in zip(chunk, texts, strict=True):
-                file.write(json.dumps({"id": identity, "output": text}, ensure_ascii=False) + "\n")
+                file.write(json_line({"id": identity, "output": text}))
             file.flush()
             bar.update(len(chunk))
     return len(todo)
@@ -178,14 +180,49 @@ def _read_chats(path: str, options: GenerateOptions, skip_bad: bool) -> list[tup
 
 
 def _answered(path: str) -> set[str]:
-    """Ids in the output file; an incomplete last line is cut off."""
+    """Ids in the output file; an incomplete last line is cut off, another kind of file is left alone.
+
+    Raises:
+      InputError: the file holds something else than rows {"id", "output"}.
+    """
     file = epath.Path(path)
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         return set()
-    text = file.read_text()
-    whole, _, rest = text.rpartition("\n")
-    if rest:
+    *whole, rest = file.read_bytes().split(b"\n")
+    done = set()
+    for number, line in enumerate(whole, 1):
+        if line.strip():
+            identity = _row_id(line)
+            if identity is None:
+                raise InputError(
+                    f'{path}:{number}: not a row {{"id", "output"}}; --output appends to files of its own only'
+                )
+            done.add(identity)
+    if rest and _row_id(rest) is not None:
+        file.write_bytes(b"\n".join([*whole, rest, b""]))
+        done.add(_row_id(rest))
+    elif rest:
+        if not rest.startswith(b'{"id": ') or _is_json(rest):
+            raise InputError(
+                f'{path}:{len(whole) + 1}: not a row {{"id", "output"}}; --output appends to files of its own only'
+            )
         logger.warning("%s: the last line was cut off, it is answered anew", path)
-        file.write_text(whole + "\n" if whole else "")
-    return {str(row.data["id"]) for row in read_rows(path).rows if "id" in row.data} if whole else set()
+        file.write_bytes(b"\n".join([*whole, b""]) if whole else b"")
+    return done
+
+
+def _row_id(line: bytes) -> str | None:
+    """The id of a row {"id", "output"}, None for anything else."""
+    if not _is_json(line):
+        return None
+    row = json.loads(line)
+    return str(row["id"]) if isinstance(row, dict) and {"id", "output"} <= row.keys() else None
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True

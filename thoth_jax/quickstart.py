@@ -62,11 +62,12 @@ def quickstart(out: str = "runs/quickstart", seed: int = 0) -> int:
         config = configuration.load(
             None, [f"stage={stage}"], {**_COMMON, **keys, "seed": seed, "run_dir": run_dir, "init_from": previous}
         )
-        if not (directory / stage / "summary.json").exists():
-            logger.info("stage %s -> %s", stage, run_dir)
-            code = train(config)
-            if code != DONE:
-                return code
+        logger.info("stage %s -> %s", stage, run_dir)
+        code = train(
+            config
+        )  # a finished stage returns at once, after it has checked that the configuration is the same
+        if code != DONE:
+            return code
         summary[stage] = _judge(config, run_dir)
         previous = run_dir
     (directory / "summary.json").write_text(json.dumps({"stages": summary}, indent=2) + "\n")

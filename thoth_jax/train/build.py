@@ -77,11 +77,11 @@ def lora_config(config) -> LoraConfig:
     )
 
 
-def base_weights(config, mesh) -> tuple[QwenConfig, Any, Tokenizer]:
+def base_weights(config, mesh, dtype: str | None = None) -> tuple[QwenConfig, Any, Tokenizer]:
     """The weights that a run starts from: those of `init_from`, or random ones of the shape in `model.*`."""
     own = load_tokenizer(config.tokenizer) if config.tokenizer else None
     # Trained weights need float32 masters; a frozen base may rest in the compute type.
-    dtype = config.model.dtype if config.lora.rank else "float32"
+    dtype = dtype or (config.model.dtype if config.lora.rank else "float32")
     if config.init_from:
         model, params, tokenizer = load_weights(config.init_from, mesh, dtype)
         _check_architecture(config, model)
@@ -158,7 +158,8 @@ def _load_run(path: str, config, mesh, dtype: str) -> tuple[QwenConfig, Any, Tok
     model = hf.load_config(policy).replace(valid_vocab_size=len(tokenizer))
     try:
         if config.lora.rank:
-            _, params, _ = base_weights(config, mesh)
+            # Merged, and perhaps trained further as a whole: what rested in bfloat16 is read in float32 again.
+            _, params, _ = base_weights(config, mesh, "float32")
             with use_mesh(mesh):
                 fresh = init_lora(model, lora_config(config), jax.random.key(0), mesh)
                 lora, _ = restore_trainable(path, fresh)

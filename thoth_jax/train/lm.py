@@ -86,7 +86,9 @@ class LmStage:
         config, run = self.config, self._run
         if config.stage == "pretrain":
             documents = list(run.task.documents("eval"))[:_CONTINUED]
-            return documents, [run.tokenizer.encode_document(text)[:_OPENING] for text in documents]
+            return documents, [
+                run.tokenizer.encode_document(text)[: min(_OPENING, config.max_length)] for text in documents
+            ]
         encoded = prompts_of(run, "eval", config.eval_examples)
         return encoded.examples, encoded.prompts
 

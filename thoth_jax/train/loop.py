@@ -102,8 +102,9 @@ def train(config, *, allow_config_change: bool = False) -> int:
 def _check_same_run(config, directory: epath.Path, allow_change: bool) -> None:
     """A run directory continues only under the configuration that it was started with."""
     file = directory / "config.json"
-    if not file.exists() or allow_change:
-        return
+    checkpoints = directory / "checkpoints"
+    if allow_change or not file.exists() or not checkpoints.exists() or not any(checkpoints.iterdir()):
+        return  # nothing has been trained there yet
     try:
         before = configuration.flatten(json.loads(file.read_text()))
     except (ValueError, AttributeError):

@@ -72,10 +72,15 @@ def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     }
 
 
+def json_line(row: dict) -> str:
+    """A row as one line of JSON that any reader takes: a lone surrogate stays an escape."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
+
+
 def write_samples(run_dir: str, step: int, rows: Sequence[dict]) -> None:
     """RUN/samples/STEP.jsonl, written whole or not at all."""
     directory = epath.Path(run_dir) / "samples"
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f"{step}.jsonl.tmp"
-    temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    temporary.write_text("".join(json_line(row) for row in rows))
     temporary.replace(directory / f"{step}.jsonl")
