@@ -221,5 +221,6 @@ def test_a_signal_during_an_evaluation_loses_neither_it_nor_the_summary(tiny, tm
 
 def test_a_broken_configuration_in_the_run_directory_is_refused(tiny, tmp_path):
     (tmp_path / "config.json").write_text("{")
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     with pytest.raises(InputError, match="not a run's configuration"):
         loop.train(tiny("sft", f"run_dir={tmp_path}"))
