@@ -130,8 +130,9 @@ def test_skip_bad_counts_lists_and_goes_on(capsys, tmp_path, monkeypatch, caplog
 @pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_a_prompt_over_the_limit_is_refused_truncated_or_dropped(capsys, tmp_path, monkeypatch, caplog, stage):
     monkeypatch.chdir(tmp_path)
-    long = {"query": "how long " * 60, "response": "a"}
-    short = {"query": "q", "response": "a"}
+    gold = '<key>\nStep 1: {"action": "mix", "objects": [], "parameters": []}\n</key>'
+    long = {"query": "how long " * 60, "response": gold}
+    short = {"query": "q", "response": gold}
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (long, short, short)))
     data = ["--config.task_args.train=rows.jsonl", "--config.task_args.eval=rows.jsonl"]
     words = ["train", f"--config.stage={stage}", *data, *TINY, "--config.max_prompt_length=40", "--dry-run"]

@@ -95,7 +95,7 @@ def test_task_args_take_types_from_the_signature():
         (["stage=rl", "constant=5"], "read only with aggregation=constant"),
         (["num_epochs=0"], "nothing to train"),
         (["task_args.trian=x"], "did you mean 'train'?"),
-        (["task_args.holdout=much"], "expected float"),
+        (["task_args.holdout=much"], "expected a number"),
         (["stage=rl", "rewards=nonsense"], "expected JSON"),
         (["task=no_such_module:Task", "task_args.a=1"], "no module 'no_such_module'"),
         (["noequals"], "expected --config.KEY=VALUE"),

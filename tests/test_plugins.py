@@ -3,7 +3,7 @@
 import pytest
 
 from thoth_jax.errors import InputError
-from thoth_jax.plugins import check_kwargs, import_object
+from thoth_jax.plugins import check_kwargs, import_object, user_error
 from thoth_jax.task import load_task
 
 
@@ -32,11 +32,62 @@ def test_bad_paths_are_refused(path, expected):
         import_object(path)
 
 
-def test_an_import_error_inside_the_users_module_is_not_hidden(tmp_path, monkeypatch):
-    (tmp_path / "own_reward_c.py").write_text("import no_such_dependency_y\n")
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("import no_such_dependency_y\n", "1: ModuleNotFoundError: No module named 'no_such_dependency_y'"),
+        ("x = 1\ndef f(:\n", "2: SyntaxError: "),
+        ("import json\n\njson.loads('{')\n", "3: JSONDecodeError: Expecting property name"),
+        ("import sys\nsys.exit(3)\n", "2: SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("path", ["own_reward_{}:f", "own_reward_{}.py:f"])
+def test_what_a_users_module_raises_is_one_line_that_names_its_line(tmp_path, monkeypatch, text, line, path):
+    name = str(abs(hash(text)))
+    (tmp_path / f"own_reward_{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency_y"):
-        import_object("own_reward_c:f")
+    with pytest.raises(InputError) as caught:
+        import_object(path.format(name))
+    assert f"own_reward_{name}.py:{line}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_exception_is_the_users_if_it_passed_through_an_imported_file(tmp_path, monkeypatch):
+    (tmp_path / "own_reward_e.py").write_text("import json\n\ndef f():\n    return json.loads('{')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        import_object("own_reward_e:f")()
+    assert user_error(caught.value).startswith(f"{tmp_path / 'own_reward_e.py'}:4: JSONDecodeError: Expecting")
+    assert user_error(ValueError("ours")) is None
+
+
+@pytest.mark.parametrize(
+    "annotation, good, bad, expected",
+    [
+        ("int", 3, 3.5, "a whole number, got float"),
+        ("int", 0, True, "a whole number, got bool"),
+        ("float", 1, "1", "a number, got str"),
+        ("bool", False, 0, "true or false, got int"),
+        ("str", "a", None, "a text, got NoneType"),
+        ("str | None", None, 5, "a text or null, got int"),
+        ("dict", {"a": 1}, [1], "a mapping, got list"),
+        ("list[int]", [1], "1", "a list, got str"),
+    ],
+)
+def test_values_are_checked_against_annotations(tmp_path, monkeypatch, annotation, good, bad, expected):
+    scope = {}
+    exec(f"def f(x: {annotation}, y: 'NoSuchName' = 0): pass\ndef g(x: {annotation}): pass", scope)
+    for name in "fg":
+        check_kwargs(scope[name], {"x": good}, "task_args")
+    with pytest.raises(InputError, match=f"task_args.x={bad!r}: expected {expected}".replace("[", r"\[")):
+        check_kwargs(scope["g"], {"x": bad}, "task_args")
+
+
+@pytest.mark.parametrize("thing", [max, print, 3, "text"])
+def test_what_has_no_signature_is_refused(thing):
+    if thing is print:
+        return check_kwargs(print, {"sep": ""}, "rewards[0].kwargs")
+    with pytest.raises(InputError, match="expected a function or a class that is written in Python"):
+        check_kwargs(thing, {}, "rewards[0].kwargs")
 
 
 def test_kwargs_are_checked_against_the_signature():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from thoth_jax import config as configuration
 from thoth_jax.errors import InputError
+from thoth_jax.plugins import user_error
 
 _EXAMPLES = {
     "quickstart": "thoth quickstart --out runs/quickstart",
@@ -22,7 +23,12 @@ _EXAMPLES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code: 0 done, 2 bad input or configuration, 75 stopped by a signal, saved."""
+    """Run one command.
+
+    Returns:
+      Its exit code: 0 done, 1 the numbers of a run are not finite, 2 bad input, configuration or user code, 75 stopped
+      by a signal with everything saved.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     options, extra = parser.parse_known_args(arguments)
@@ -34,23 +40,53 @@ def main(argv: Sequence[str] | None = None) -> int:
         _keep_freed_memory()
         _start_logging()
         return options.run(options, overrides)
-    except InputError as error:
-        print(f"thoth {options.command}: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has left
         return 0
-    except OSError as error:
-        if error.filename is None:
+    except Exception as error:
+        message, code = _explained(error)
+        if message is None:
             raise
-        print(f"thoth {options.command}: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+        print(f"thoth {options.command}: {message}", file=sys.stderr)
+        return code
+
+
+def _explained(error: Exception) -> tuple[str | None, int]:
+    """One line and the exit code for what a user can mend; (None, 1) for a fault of ours, which shows its traceback."""
+    if isinstance(error, InputError):
+        return str(error), 2
+    if message := user_error(error):
+        return message, 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", 2
+    return (str(error), 1) if isinstance(error, FloatingPointError) else (None, 1)
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a wrong argument, as for every other fault."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _number(kind: type, minimum: float, maximum: float = 2**31 - 1):
+    """An argparse type: a number in a range."""
+
+    def parse(text: str):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not minimum <= value <= maximum:
+            what = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {what} from {minimum} to {maximum}")
+        return value
+
+    return parse
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="thoth", description="Post-training of reasoning models on JAX: protocols and SCORE."
-    )
+    parser = _Parser(prog="thoth", description="Post-training of reasoning models on JAX: protocols and SCORE.")
     parser.add_argument("--version", action="version", version=f"thoth-jax {importlib.metadata.version('thoth-jax')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
@@ -75,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--out", default="runs/quickstart", metavar="DIR", help="directory of the runs (default: %(default)s)"
     )
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=_number(int, 0), default=0)
 
     sub = command("train", _train, "run one stage: pretrain, sft or rl; the same command again continues it")
     sub.add_argument(
@@ -113,18 +149,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help='with --input: rows {"id", "output"} are appended; rows that are there already are skipped',
     )
-    sub.add_argument("--temperature", type=float, default=0.0, help="0 (default): greedy")
-    sub.add_argument("--top-p", type=float, default=1.0)
-    sub.add_argument("--top-k", type=int, default=0)
-    sub.add_argument("--max-tokens", type=int, default=512, help="of an answer (default: %(default)s)")
+    sub.add_argument("--temperature", type=_number(float, 0, 1000), default=0.0, help="0 (default): greedy")
+    sub.add_argument("--top-p", type=_number(float, 0, 1), default=1.0)
+    sub.add_argument("--top-k", type=_number(int, 0), default=0)
+    sub.add_argument("--max-tokens", type=_number(int, 1), default=512, help="of an answer (default: %(default)s)")
     sub.add_argument(
-        "--max-prompt-length", type=int, default=2048, help="longer prompts are refused (default: %(default)s tokens)"
+        "--max-prompt-length",
+        type=_number(int, 1),
+        default=2048,
+        help="longer prompts are refused (default: %(default)s tokens)",
     )
     sub.add_argument("--system-prompt", metavar="TEXT", help='default: the row\'s own, else ours; "" for none')
     sub.add_argument(
         "--no-thinking", action="store_true", help="open the answer with an empty think block (chat template)"
     )
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=_number(int, 0), default=0)
     sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
 
     for name, run, summary in (
@@ -212,6 +251,8 @@ def _generate(options, _overrides) -> int:
 
     if options.input and not options.output:
         raise InputError("--input needs --output FILE")
+    if options.output and not options.input:
+        raise InputError("--output is for the answers to --input FILE; the answer to --prompt goes to standard output")
     how = GenerateOptions(
         temperature=options.temperature,
         top_p=options.top_p,

@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 import os
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from ml_collections import ConfigDict
 
 from thoth_jax.config_keys import FREE, KEYS, STAGES, Key, describe, keys_of
 from thoth_jax.errors import InputError, nearest
-from thoth_jax.plugins import import_object, parameters_of
+from thoth_jax.plugins import alternatives, check_type, import_object, parameters_of
 
 __all__ = [
     "KEYS",
@@ -35,6 +36,9 @@ __all__ = [
     "run_dir_of",
     "to_json",
 ]
+
+
+_LARGEST = 2**31 - 1  # of every whole number: what random keys, array shapes and step counters hold
 
 
 def defaults(stage: str) -> ConfigDict:
@@ -130,6 +134,8 @@ def _read_file(path: str) -> tuple[dict, str]:
             tree = json.loads(file.read_text())
         except json.JSONDecodeError as error:
             raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+        except (UnicodeDecodeError, RecursionError):
+            raise InputError(f"{path}: not a JSON text in UTF-8") from None
     else:
         tree = _run_config_file(path)
     if isinstance(tree, ConfigDict):
@@ -151,15 +157,25 @@ def _run_config_file(path: str) -> Any:
         return module.get_config()
     except InputError:
         raise
-    except Exception as error:  # whatever a user's file raises becomes one line that names the file's line
+    except (Exception, SystemExit) as error:  # whatever a user's file raises becomes one line that names its line
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
             if os.path.abspath(frame.filename) == os.path.abspath(path)
         ]
         line = getattr(error, "lineno", None) or (lines[-1] if lines else 1)
-        message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{path}:{line}: {message}") from None
+        raise InputError(f"{path}:{line}: {_message(error)}") from None
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "it ends the process (sys.exit); a configuration file returns a ConfigDict"
+    if isinstance(error, (AttributeError, KeyError)):  # ConfigDict lists all fields, over many lines
+        found = re.search(r'Key "(\w+)" does not exist|instead of "(\w+)"', str(error))
+        if found:
+            unknown = found[1] or found[2]
+            return f"unknown key {unknown!r}{nearest(unknown, {name.rpartition('.')[2] for name in KEYS})}"
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _lookup(name: str, stage: str, where: str) -> Key:
@@ -181,6 +197,14 @@ def _assign(config: ConfigDict, name: str, value: Any, where: str) -> None:
     if name == "task_args":
         if not isinstance(value, Mapping):
             raise InputError(f"{where}: task_args={value!r}: expected a mapping of the Task's arguments")
+        for argument, given in value.items():
+            try:
+                json.dumps(given)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{where}: task_args.{argument}={given!r}: expected a text, number, list or mapping, which the "
+                    f"run's config.json can keep; got {type(given).__name__}"
+                ) from None
         config.task_args.update(value)
         return
     *parents, leaf = name.split(".")
@@ -200,11 +224,15 @@ def _parse(name: str, key: Key, text: str) -> Any:
         if key.type is bool:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         if key.type is tuple:
-            return tuple(part.strip() for part in text.strip("()[]").split(",") if part.strip())
+            return _parts(text)
         return key.type(text)
     except (ValueError, KeyError):
         expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(key.type, "JSON")
         raise InputError(f"--config.{name}={text}: expected {expected}") from None
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.strip("()[]").split(",") if part.strip())
 
 
 def _check(name: str, key: Key, value: Any, where: str) -> Any:
@@ -215,6 +243,8 @@ def _check(name: str, key: Key, value: Any, where: str) -> Any:
         value = float(value)
     if key.type is tuple and isinstance(value, list):
         value = tuple(value)
+    if key.type is tuple and isinstance(value, str) and name not in FREE:
+        value = _parts(value)
     if not isinstance(value, key.type) or (key.type is int and isinstance(value, bool)):
         raise InputError(f"{where}: {name}={value!r}: expected {key.type.__name__}, got {type(value).__name__}")
     if key.choices and value not in key.choices:
@@ -223,29 +253,29 @@ def _check(name: str, key: Key, value: Any, where: str) -> Any:
         raise InputError(f"{where}: {name}={value!r}: expected a finite number")
     if key.minimum is not None and value < key.minimum:
         raise InputError(f"{where}: {name}={value!r}: must be at least {key.minimum}")
-    if key.maximum is not None and value > key.maximum:
-        raise InputError(f"{where}: {name}={value!r}: must be at most {key.maximum}")
+    maximum = _LARGEST if key.maximum is None and key.type is int else key.maximum
+    if maximum is not None and value > maximum:
+        raise InputError(f"{where}: {name}={value!r}: must be at most {maximum}")
     return value
 
 
 def _parse_task_arg(task_path: str, name: str, text: str) -> Any:
     """Text -> a value of the type that the Task's signature gives its argument `name`."""
+    where = f"--config.task_args.{name}"
     parameters = parameters_of(import_object(task_path))
     if name not in parameters and "**" not in parameters:
-        raise InputError(
-            f"--config.task_args.{name}: {task_path} takes no argument {name!r}{nearest(name, parameters)}"
-        )
-    parameter = parameters.get(name)
-    annotation = parameter.annotation if parameter is not None else inspect.Parameter.empty
-    if annotation is str:
+        raise InputError(f"{where}: {task_path} takes no argument {name!r}{nearest(name, parameters)}")
+    annotation = parameters[name].annotation if name in parameters else inspect.Parameter.empty
+    kinds = alternatives(annotation)
+    if type(None) in kinds and text.lower() in ("none", "null"):
+        return None
+    if str in kinds:
         return text
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = {"True": True, "False": False}.get(text, text)
-    simple = annotation if annotation in (int, float, bool) else None
-    if simple is not None and not (type(value) is simple or (simple is float and type(value) is int)):
-        raise InputError(f"--config.task_args.{name}={text}: expected {simple.__name__}")
+        value = {"True": True, "False": False}[text] if text in ("True", "False") else json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    check_type(value, annotation, where)
     return value
 
 

@@ -4,7 +4,8 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from etils import epath
@@ -12,7 +13,7 @@ from tqdm import tqdm
 
 from thoth_jax.errors import InputError
 from thoth_jax.protocol import prompts
-from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows
+from thoth_jax.protocol.schema import ProtocolItem, item_of, read_rows
 from thoth_jax.rollout import Engine, Sampling
 from thoth_jax.sharding import make_mesh, use_mesh
 from thoth_jax.train.build import load_weights
@@ -68,8 +69,8 @@ class Generator:
             )
         return ids
 
-    def answer(self, prompts_ids: Sequence[list[int]], number: int = 0) -> list[str]:
-        """One answer per prompt, in order. `number` (of the chunk) keeps the noise of chunks apart."""
+    def answer(self, prompts_ids: Sequence[list[int]], numbers: Sequence[int]) -> list[str]:
+        """One answer per prompt, in order; the noise of each is keyed by its number, not by what is beside it."""
         options = self.options
         longest = max(map(len, prompts_ids))
         if self._engine is None or longest > self._longest:
@@ -88,10 +89,11 @@ class Generator:
             max_tokens=options.max_tokens,
             stop_ids=self.tokenizer.stop_ids,
         )
-        key = jax.random.fold_in(jax.random.key(options.seed), number)
         texts = [""] * len(prompts_ids)
         with use_mesh(self._mesh):
-            for group in self._engine.stream(self._params, list(prompts_ids), 1, sampling, key):
+            for group in self._engine.stream(
+                self._params, list(prompts_ids), 1, sampling, jax.random.key(options.seed), noise_ids=numbers
+            ):
                 tokens = group.tokens[0][: group.lengths[0]]
                 texts[group.index] = completion_of(self.tokenizer, tokens, group.finish_reason[0]).text
         return texts
@@ -101,7 +103,7 @@ def generate_one(model_path: str, question: str, options: GenerateOptions) -> st
     """The answer to one question."""
     generator = Generator(model_path, options)
     item = ProtocolItem("prompt", question)
-    return generator.answer([generator.encode(_messages(item, options), "--prompt")])[0]
+    return generator.answer([generator.encode(_messages(item, options), "--prompt")], [0])[0]
 
 
 def generate_file(
@@ -124,20 +126,25 @@ def generate_file(
     chats = _read_chats(input_path, options, skip_bad)
     done = _answered(output_path)
     generator = Generator(model_path, options)
-    todo = [
-        (number, identity, generator.encode(messages, f"{input_path}: row {identity!r}"))
-        for number, (identity, messages) in enumerate(chats)
-    ]
-    todo = [entry for entry in todo if entry[1] not in done]
-    logger.info("%d rows to answer, %d answered before", len(todo), len(chats) - len(todo))
+    todo = []
+    for chat in chats:
+        if chat.id in done:
+            continue
+        try:
+            todo.append((chat.index, chat.id, generator.encode(chat.messages, chat.where)))
+        except InputError as error:
+            if not skip_bad:
+                raise
+            logger.warning("skipped: %s", error)
+    logger.info("%d rows to answer, %d answered before", len(todo), len([chat for chat in chats if chat.id in done]))
     with (
         epath.Path(output_path).open("a") as file,
         tqdm(total=len(todo), desc="generate", unit="row", file=sys.stderr) as bar,
     ):
         for start in range(0, len(todo), _CHUNK):
             chunk = todo[start : start + _CHUNK]
-            # Noise is keyed by the first row's place in the file: a resumed run does not repeat that of rows done.
-            texts = generator.answer([ids for _, _, ids in chunk], chunk[0][0])
+            # Noise is keyed by the row's place in the file: a resumed run gives the answers of an uninterrupted one.
+            texts = generator.answer([ids for _, _, ids in chunk], [number for number, _, _ in chunk])
             for (_, identity, _), text in zip(chunk, texts, strict=True):
                 file.write(json_line({"id": identity, "output": text}))
             file.flush()
@@ -153,30 +160,47 @@ def _messages(item: ProtocolItem, options: GenerateOptions) -> list[dict]:
     return [{"role": "system", "content": options.system_prompt}, *user] if options.system_prompt else user
 
 
-def _read_chats(path: str, options: GenerateOptions, skip_bad: bool) -> list[tuple[str, list[dict]]]:
-    rows = read_rows(path, skip_bad)
-    bad = list(rows.bad)
-    if any("prompt" in row.data for row in rows.rows):
-        items = []
-        for row in rows.rows:
-            text = row.data.get("prompt")
-            if isinstance(text, str) and text.strip():
-                items.append(ProtocolItem(str(row.data.get("id", row.index)), text))
-                continue
-            message = f"{path}:{row.line}: field 'prompt' must be a text that is not blank"
+class _Chat(NamedTuple):
+    """A row to answer: `index` counts the file's rows from 0, `where` names file and line."""
+
+    index: int
+    id: str
+    messages: list[dict]
+    where: str
+
+
+def _read_chats(path: str, options: GenerateOptions, skip_bad: bool) -> list[_Chat]:
+    rows, bad = read_rows(path, skip_bad)
+    prompted = any("prompt" in row.data for row in rows)
+    bad, chats, lines = list(bad), [], {}
+    for row in rows:
+        where = f"{path}:{row.line}"
+        try:
+            item = _prompted(row.data, row.index, where) if prompted else item_of(row, where)
+            if item.id in lines:
+                raise InputError(
+                    f"{where}: field 'id': {item.id!r} is also the id of line {lines[item.id]}; ids name output rows"
+                )
+        except InputError as error:
             if not skip_bad:
-                raise InputError(message)
-            bad.append(message)
-    else:
-        items, bad = read_items(path, skip_bad)
+                raise
+            bad.append(str(error))
+            continue
+        lines[item.id] = row.line
+        chats.append(_Chat(row.index, item.id, _messages(item, options), where))
     if bad:
         logger.warning("%s: %d bad rows skipped:\n  %s", path, len(bad), "\n  ".join(bad))
-    seen = set()
-    for item in items:
-        if item.id in seen:
-            raise InputError(f"{path}: id {item.id!r} occurs twice; ids name the output rows and must be unique")
-        seen.add(item.id)
-    return [(item.id, _messages(item, options)) for item in items]
+    return chats
+
+
+def _prompted(data: Mapping[str, Any], index: int, where: str) -> ProtocolItem:
+    """A row {"id", "prompt"}; without an id it is called by its number."""
+    text, identity = data.get("prompt"), data.get("id", index)
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{where}: field 'prompt' must be a text that is not blank")
+    if not isinstance(identity, (str, int)) or isinstance(identity, bool):
+        raise InputError(f"{where}: field 'id' must be a text or a whole number")
+    return ProtocolItem(str(identity), text)
 
 
 def _answered(path: str) -> set[str]:

@@ -19,6 +19,7 @@ __all__ = [
     "Message",
     "Rewards",
     "Task",
+    "check_gold",
     "check_kwargs",
     "import_object",
     "load_task",
@@ -79,7 +80,11 @@ class Rewards:
 
 @runtime_checkable
 class Task(Protocol):
-    """A domain: its data, its prompts, its verifiable reward and its metrics. Splits: "train", "eval"."""
+    """A domain: its data, its prompts, its verifiable reward and its metrics. Splits: "train", "eval".
+
+    A Task may also have `check_gold(example)`, which raises InputError if answers to the example cannot be rewarded:
+    stage rl asks before its first step (see `check_gold` of this module).
+    """
 
     name: str
 
@@ -115,6 +120,8 @@ def load_task(path: str, task_args: Mapping[str, Any]) -> Task:
       InputError: the path does not import, an argument is unknown, or the object is not a Task.
     """
     factory = import_object(path)
+    if not callable(factory):
+        raise InputError(f"task {path!r}: expected a class or a function that makes a Task, got {factory!r}")
     check_kwargs(factory, task_args, "task_args")
     task = factory(**task_args)
     missing = [
@@ -125,3 +132,14 @@ def load_task(path: str, task_args: Mapping[str, Any]) -> Task:
     if missing:
         raise InputError(f"task {path!r} lacks {', '.join(missing)} of the Task interface")
     return task
+
+
+def check_gold(task: Task, example: Example) -> None:
+    """Ask the Task, where it can tell, whether an example can be rewarded.
+
+    Raises:
+      InputError: it cannot.
+    """
+    check = getattr(task, "check_gold", None)
+    if check is not None:
+        check(example)

@@ -101,8 +101,8 @@ def test_malformed_files(tmp_path, text, message):
 
 
 def test_no_file_and_no_text(tmp_path):
-    for path in (tmp_path / "absent.jsonl", tmp_path):
-        with pytest.raises(InputError, match="no such file"):
+    for path, message in ((tmp_path / "absent.jsonl", "no such file"), (tmp_path, "it is a directory")):
+        with pytest.raises(InputError, match=message):
             read_rows(path)
     (tmp_path / "latin.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xb5"}\n')
     with pytest.raises(InputError, match="latin.jsonl:2: not UTF-8"):

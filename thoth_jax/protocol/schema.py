@@ -5,6 +5,7 @@ Files are JSON arrays, JSON Lines, or Parquet (through the `datasets` package). 
 released training table (exp_goal, think, key, orc, note).
 """
 
+import codecs
 import dataclasses
 import json
 import random
@@ -17,7 +18,18 @@ from etils import epath
 from thoth_jax.errors import InputError
 from thoth_jax.protocol.grammar import Step, block_text, join_blocks
 
-__all__ = ["Items", "Protocol", "ProtocolItem", "Row", "Rows", "Step", "read_documents", "read_items", "read_rows"]
+__all__ = [
+    "Items",
+    "Protocol",
+    "ProtocolItem",
+    "Row",
+    "Rows",
+    "Step",
+    "item_of",
+    "read_documents",
+    "read_items",
+    "read_rows",
+]
 
 
 class Row(NamedTuple):
@@ -106,7 +118,7 @@ def read_rows(path, skip_bad: bool = False) -> Rows:
     """
     path = epath.Path(path)
     if not path.exists() or path.is_dir():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: {'it is a directory, expected a file' if path.is_dir() else 'no such file'}")
     bad: list[str] = []
 
     def refuse(message: str) -> None:
@@ -117,11 +129,13 @@ def read_rows(path, skip_bad: bool = False) -> Rows:
     if path.suffix == ".parquet":
         rows = _read_parquet(path)
     else:
-        text = _read_text(path)
-        if not text.strip():
+        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        if not raw.strip():
             raise InputError(f"{path}: the file is empty; expected JSON Lines or a JSON array")
-        reader = _read_array if text.lstrip()[0] == "[" else _read_lines
-        rows = reader(str(path), text, refuse)
+        if raw.lstrip()[:1] == b"[":
+            rows = _read_array(str(path), _decoded(raw, path), refuse)
+        else:
+            rows = _read_lines(str(path), raw, refuse)
     if not rows and not bad:
         raise InputError(f"{path}: the file has no rows")
     return Rows(rows, bad)
@@ -133,7 +147,7 @@ def read_items(path, skip_bad: bool = False) -> Items:
     Raises:
       InputError: as `read_rows`; a row of none of the formats; a field that is missing or of the wrong type.
     """
-    return Items(*_convert(path, skip_bad, _item))
+    return Items(*_convert(path, skip_bad, item_of))
 
 
 def read_documents(path, skip_bad: bool = False) -> tuple[list[str], list[str]]:
@@ -194,7 +208,12 @@ def _document(row: Row, where: str) -> str:
     return _text(row.data, "text", where)
 
 
-def _item(row: Row, where: str) -> ProtocolItem:
+def item_of(row: Row, where: str) -> ProtocolItem:
+    """The item of a row, in any of the formats; `where` goes into messages and into the item.
+
+    Raises:
+      InputError: a row of none of the formats; a field that is missing or of the wrong type.
+    """
     data = row.data
     identity = data.get("id", row.index)
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
@@ -296,10 +315,9 @@ def _optional_text(data: Mapping[str, Any], name: str, where: str) -> str:
     return value or ""
 
 
-def _read_text(path: epath.Path) -> str:
-    raw = path.read_bytes()
+def _decoded(raw: bytes, path) -> str:
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not UTF-8 text") from None
@@ -309,13 +327,15 @@ def _loads_error(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or a number too long"
 
 
-def _read_lines(path: str, text: str, refuse: Callable[[str], None]) -> list[Row]:
+def _read_lines(path: str, raw: bytes, refuse: Callable[[str], None]) -> list[Row]:
     rows, index = [], 0
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(raw.split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            data = json.loads(line)
+            data = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            refuse(f"{path}:{number}: not UTF-8 text")
         except (ValueError, RecursionError) as error:
             refuse(f"{path}:{number}: malformed JSON: {_loads_error(error)}")
         else:

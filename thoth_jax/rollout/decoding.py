@@ -27,7 +27,8 @@ class Slots:
     position:  [B] its position.
     remaining: [B] tokens that may still be sampled; 0: nothing to do.
     count:     [B] tokens sampled so far.
-    prompt, sample: [B] what the row works on; its noise depends on these and `count` only.
+    prompt, sample: [B] noise id of the prompt and number of the sample that the row works on; its noise depends on
+        these and `count` only.
     """
 
     keys: tuple[jax.Array, ...]

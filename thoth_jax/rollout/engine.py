@@ -149,11 +149,13 @@ class Engine:
         key: jax.Array,
         lora=None,
         should_stop: Callable[[], bool] | None = None,
+        noise_ids: Sequence[int] | None = None,
     ) -> Iterator[Group]:
         """Sample `group_size` completions of each prompt and yield each prompt's group as soon as it is complete.
 
-        The noise of a token is folded from (key, prompt index, sample index, token position), so that it depends
-        neither on the number of slots nor on what is decoded beside it; give every call its own key.
+        The noise of a token is folded from (key, noise id of the prompt, sample index, token position), so that it
+        depends neither on the number of slots nor on what is decoded beside it; give every call its own key, or its
+        own noise ids.
 
         Args:
           params: the policy's, as trained; read once at the start.
@@ -164,6 +166,7 @@ class Engine:
           lora: adapter, or None.
           should_stop: polled between chunks; when it returns True the iterator ends, and samples of incomplete groups
             are dropped.
+          noise_ids: a number (0 to 2^31 - 1) per prompt that its noise is folded from; None: its index.
 
         Raises:
           InputError: (at the call) a prompt is empty, too long or holds an id outside of the vocabulary; group_size
@@ -177,8 +180,13 @@ class Engine:
                 f"sampling.max_tokens={limit}: the engine was made for at most {self.max_completion_length} tokens"
             )
         prompts = [self._checked(index, prompt) for index, prompt in enumerate(prompts)]
+        noise_ids = range(len(prompts)) if noise_ids is None else noise_ids
+        if len(noise_ids) != len(prompts):
+            raise InputError(f"noise_ids: {len(noise_ids)} for {len(prompts)} prompts")
         sampling = dataclasses.replace(sampling, max_tokens=None)  # `limit` is data, it need not compile anew
-        return self._run(params, prompts, group_size, sampling, limit, key, lora, should_stop or (lambda: False))
+        return self._run(
+            params, prompts, group_size, sampling, limit, key, lora, should_stop or (lambda: False), noise_ids
+        )
 
     def _checked(self, index: int, prompt: Sequence[int]) -> np.ndarray:
         prompt = np.asarray(prompt, np.int32)
@@ -207,7 +215,7 @@ class Engine:
             wanted = -(-min(samples, _MOST_SLOTS) // 8) * 8  # in eights, so that few sizes are compiled
         return -(-wanted // shards) * shards
 
-    def _run(self, params, prompts, group_size, sampling, limit, key, lora, should_stop) -> Iterator[Group]:
+    def _run(self, params, prompts, group_size, sampling, limit, key, lora, should_stop, noise_ids) -> Iterator[Group]:
         if not prompts:
             return
         batch = self._slots_for(len(prompts) * group_size)
@@ -223,7 +231,7 @@ class Engine:
                 if waiting[0][0] not in prefilled.rows:
                     count = -(-len(host.free) // group_size)
                     prefilled = self._read(params, lora, prompts, waiting[0][0], count)
-                slots = self._admit(slots, prefilled, prompts, waiting, host, limit)
+                slots = self._admit(slots, prefilled, prompts, waiting, host, limit, noise_ids)
             window = min(bucket(host.furthest() + self.chunk, room), room)
             slots, tokens, logprobs = self._call(
                 "decode_chunk",
@@ -257,14 +265,14 @@ class Engine:
         cache = self._call("read_prompts", params, lora, tokens, lengths, config=self.config)
         return _Prefilled(cache, {index: row for row, index in enumerate(chosen)})
 
-    def _admit(self, slots, prefilled: "_Prefilled", prompts, waiting, host: "_Host", limit: int):
+    def _admit(self, slots, prefilled: "_Prefilled", prompts, waiting, host: "_Host", limit: int, noise_ids):
         """Put waiting samples of the prefilled prompts into free slots."""
         taken = []
         while waiting and host.free and waiting[0][0] in prefilled.rows:
             prompt, sample = waiting.popleft()
             row = host.start(prompt, sample, len(prompts[prompt]))
             ids = prompts[prompt]
-            taken.append((row, prefilled.rows[prompt], ids[-1], len(ids) - 1, limit, prompt, sample))
+            taken.append((row, prefilled.rows[prompt], ids[-1], len(ids) - 1, limit, noise_ids[prompt], sample))
         size = _power_of_two(len(taken))
         # Padding: slots beyond the last one, all different, where nothing is written.
         taken += [(host.batch + number, 0, 0, 0, 0, 0, 0) for number in range(size - len(taken))]

@@ -8,7 +8,7 @@ import numpy as np
 from thoth_jax.data import bundled
 from thoth_jax.errors import InputError, nearest
 from thoth_jax.evaluation.structured import evaluator_blocks, structured_metrics
-from thoth_jax.protocol import prompts
+from thoth_jax.protocol import grammar, prompts
 from thoth_jax.protocol.schema import ProtocolItem, read_documents, read_items, read_rows
 from thoth_jax.rewards.score import ScoreConfig, score_batch
 from thoth_jax.task import Completion, Example, Message, Rewards
@@ -77,6 +77,18 @@ class ProtocolTask:
                 f"{item.where}: field 'think' is missing: a training row needs the whole answer, not only key and orc"
             )
         return item.answer
+
+    def check_gold(self, example: Example) -> None:
+        """Refuse an item whose gold key block cannot be read, before anything is sampled.
+
+        Raises:
+          InputError: naming file and line.
+        """
+        item: ProtocolItem = example.data["item"]
+        try:
+            grammar.parse_key_block(item.key)
+        except ValueError as error:
+            raise InputError(f"{item.where}: the gold answer has no key block that can be scored ({error})") from None
 
     def reward(self, examples: Sequence[Example], completions: Sequence[Completion]) -> Rewards:
         """SCORE of each completion against its gold key; the components are the parts."""

@@ -17,7 +17,7 @@ from thoth_jax.models.qwen import QwenConfig, init_params, param_shardings
 from thoth_jax.models.tokenizer import Tokenizer, load_tokenizer
 from thoth_jax.sharding import make_mesh, use_mesh
 from thoth_jax.task import Task, load_task
-from thoth_jax.train.checkpoint import restore_trainable
+from thoth_jax.train.checkpoint import newest_step, restore_trainable
 
 # Architecture keys that `init_from` decides: a value that is neither the default nor that of the weights is refused.
 _ARCHITECTURE = (
@@ -34,7 +34,11 @@ _ARCHITECTURE = (
 
 @dataclasses.dataclass
 class Run:
-    """All that a stage needs. `params` are the base weights; `lora` the adapters of a LoRA run."""
+    """All that a stage needs.
+
+    params: the base weights. lora: the adapters of a LoRA run. base_step: where `init_from` is a run, the step of its
+    checkpoint that the weights are from.
+    """
 
     config: Any
     mesh: jax.sharding.Mesh
@@ -43,6 +47,7 @@ class Run:
     model: QwenConfig
     params: Any
     lora: Lora | None
+    base_step: int | None = None
 
     @property
     def batch_shards(self) -> int:
@@ -58,12 +63,13 @@ def build(config, devices: Sequence[jax.Device] | None = None) -> Run:
     """
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
     task = load_task(config.task, config.task_args.to_dict())
-    model, params, tokenizer = base_weights(config, mesh)
+    step = _base_step(config, configuration.run_dir_of(config))
+    model, params, tokenizer = base_weights(config, mesh, step=step)
     lora = None
     if config.lora.rank:
         with use_mesh(mesh):
             lora = init_lora(model, lora_config(config), jax.random.fold_in(jax.random.key(config.seed), 1), mesh)
-    return Run(config, mesh, task, tokenizer, model, params, lora)
+    return Run(config, mesh, task, tokenizer, model, params, lora, step)
 
 
 def lora_config(config) -> LoraConfig:
@@ -77,13 +83,29 @@ def lora_config(config) -> LoraConfig:
     )
 
 
-def base_weights(config, mesh, dtype: str | None = None) -> tuple[QwenConfig, Any, Tokenizer]:
-    """The weights that a run starts from: those of `init_from`, or random ones of the shape in `model.*`."""
+def _base_step(config, run_dir: str) -> int | None:
+    """The step of the run `init_from` that this run starts from: the one it has started from, else the newest."""
+    file = epath.Path(run_dir) / "policy" / "base.json"
+    try:
+        base = json.loads(file.read_text()) if file.exists() else {}
+    except ValueError:
+        raise InputError(f"{file}: not JSON; it names the checkpoint that this run started from") from None
+    if config.init_from and base.get("init_from") == config.init_from:
+        return base["step"]
+    return newest_step(_run_in(config.init_from)) if config.init_from else None
+
+
+def base_weights(config, mesh, dtype: str | None = None, step: int | None = None) -> tuple[QwenConfig, Any, Tokenizer]:
+    """The weights that a run starts from: those of `init_from`, or random ones of the shape in `model.*`.
+
+    Args:
+      step: where `init_from` is a run, which checkpoint; None: the newest.
+    """
     own = load_tokenizer(config.tokenizer) if config.tokenizer else None
     # Trained weights need float32 masters; a frozen base may rest in the compute type.
     dtype = dtype or (config.model.dtype if config.lora.rank else "float32")
     if config.init_from:
-        model, params, tokenizer = load_weights(config.init_from, mesh, dtype)
+        model, params, tokenizer = load_weights(config.init_from, mesh, dtype, step)
         _check_architecture(config, model)
         tokenizer = own or tokenizer
         if tokenizer is None:
@@ -128,8 +150,21 @@ def _check_architecture(config, model: QwenConfig) -> None:
             )
 
 
-def load_weights(path: str, mesh, dtype: str = "float32") -> tuple[QwenConfig, Any, Tokenizer | None]:
-    """Weights of an HF directory, a run directory (its newest checkpoint, adapters merged) or a quickstart's.
+def _run_in(path: str) -> str:
+    """`path`, or the last stage of a quickstart directory."""
+    directory = epath.Path(path)
+    if not (directory / "config.json").exists() and (directory / "rl" / "config.json").exists():
+        return str(directory / "rl")
+    return path
+
+
+def load_weights(
+    path: str, mesh, dtype: str = "float32", step: int | None = None
+) -> tuple[QwenConfig, Any, Tokenizer | None]:
+    """Weights of an HF directory, a run directory (adapters merged) or a quickstart's (its last stage).
+
+    Args:
+      step: which checkpoint of a run; None: the newest.
 
     Returns:
       Model configuration, parameters on the mesh, and the tokenizer found there, if any.
@@ -137,51 +172,56 @@ def load_weights(path: str, mesh, dtype: str = "float32") -> tuple[QwenConfig, A
     Raises:
       InputError: nothing usable lies at `path`.
     """
-    directory = epath.Path(path)
-    file = directory / "config.json"
-    if not file.exists() and (directory / "rl" / "config.json").exists():
-        return load_weights(str(directory / "rl"), mesh, dtype)  # a quickstart's own: its last stage
+    path = _run_in(path)
+    file = epath.Path(path) / "config.json"
     if not file.exists():
         raise InputError(f"{path}: neither a model directory nor a run directory (no config.json)")
     try:
         saved = json.loads(file.read_text())
     except json.JSONDecodeError as error:
         raise InputError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise InputError(f"{file}: not a JSON text in UTF-8") from None
+    if not isinstance(saved, dict):
+        raise InputError(f"{file}: expected a JSON object")
     if "stage" not in saved:
         return hf.load(path, mesh, dtype)
-    return _load_run(path, configuration.load(str(file)), mesh, dtype)
+    return _load_run(path, configuration.load(str(file)), mesh, dtype, step)
 
 
-def _load_run(path: str, config, mesh, dtype: str) -> tuple[QwenConfig, Any, Tokenizer]:
+def _load_run(path: str, config, mesh, dtype: str, step: int | None) -> tuple[QwenConfig, Any, Tokenizer]:
     policy = str(epath.Path(path) / "policy")
     tokenizer = load_tokenizer(policy)
     model = hf.load_config(policy).replace(valid_vocab_size=len(tokenizer))
-    try:
-        if config.lora.rank:
-            # Merged, and perhaps trained further as a whole: what rested in bfloat16 is read in float32 again.
-            _, params, _ = base_weights(config, mesh, "float32")
-            with use_mesh(mesh):
-                fresh = init_lora(model, lora_config(config), jax.random.key(0), mesh)
-                lora, _ = restore_trainable(path, fresh)
-                params = merge(params, model, lora)
-        else:
-            shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-            wanted = jax.tree.map(
-                lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-                shapes,
-                param_shardings(model, mesh),
-            )
-            params, _ = restore_trainable(path, wanted)
-    except FileNotFoundError as error:
-        raise InputError(f"{error}: the run has saved no weights yet") from None
+    if config.lora.rank:
+        # Merged, and perhaps trained further as a whole: what rested in bfloat16 is read in float32 again.
+        try:
+            _, params, _ = base_weights(config, mesh, "float32", _base_step(config, path))
+        except InputError as error:
+            raise InputError(f"{path} holds adapters only, their base cannot be read: {error}") from None
+        with use_mesh(mesh):
+            fresh = init_lora(model, lora_config(config), jax.random.key(0), mesh)
+            params = merge(params, model, restore_trainable(path, fresh, step))
+    else:
+        shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+        wanted = jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            shapes,
+            param_shardings(model, mesh),
+        )
+        params = restore_trainable(path, wanted, step)
     if dtype != "float32":
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
     return model, params, tokenizer
 
 
 def save_policy_files(run: Run, run_dir: str) -> None:
-    """RUN/policy: model configuration and tokenizer, which together with a checkpoint make the run loadable."""
+    """RUN/policy: model configuration, tokenizer and base, which together with a checkpoint make the run loadable."""
     directory = epath.Path(run_dir) / "policy"
     directory.mkdir(parents=True, exist_ok=True)
     hf.save_config(str(directory), run.model)
     run.tokenizer.save(str(directory))
+    if run.base_step is not None:
+        # A LoRA run is nothing without its base: pinned, so that it does not change when the base trains on.
+        base = {"init_from": run.config.init_from, "step": run.base_step}
+        (directory / "base.json").write_text(json.dumps(base) + "\n")

@@ -1,12 +1,15 @@
-"""Checkpoints of a run through Orbax: trained leaves, optimiser, position. Asynchronous and atomic."""
+"""Checkpoints of a run through Orbax: trained leaves, optimiser, position. Asynchronous, atomic, verified when read."""
 
 import logging
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
+from jax.experimental import multihost_utils
 
+from thoth_jax.errors import InputError
 from thoth_jax.train.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -21,31 +24,88 @@ class Checkpoints:
 
     def __init__(self, run_dir: str, keep: int):
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
-        self._manager = ocp.CheckpointManager(epath.Path(run_dir).absolute() / "checkpoints", options=options)
+        self._run_dir = epath.Path(run_dir).absolute()
+        handlers = {"state": ocp.StandardCheckpointHandler(), "position": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self._run_dir / "checkpoints", options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
-        """The newest complete step, or None."""
+        """The newest step, or None."""
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
         """Start writing step `step` in the background; an error of the write before this one is raised here."""
         if step in self._manager.all_steps():
             return
-        args = ocp.args.Composite(state=ocp.args.StandardSave(_saved(state)), position=ocp.args.JsonSave(position))
+        saved = _saved(state)
+        position = {**position, "checksums": _checksums(saved)}
+        args = ocp.args.Composite(state=ocp.args.StandardSave(saved), position=ocp.args.JsonSave(position))
         self._manager.save(step, args=args)
 
-    def restore(self, state: TrainState, step: int | None = None) -> tuple[TrainState, dict[str, Any]]:
-        """Fill `state` (its shapes and shardings) from `step`, the newest by default.
+    def restore(self, state: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+        """Fill `state` (its shapes and shardings) from the newest step that is whole.
+
+        A step that cannot be read, or that holds other numbers than were written, is moved to RUN/damaged and the one
+        before it is taken.
 
         Returns:
-          The state and the position that was saved with it.
+          The state and the position that was saved with it; None if there is no checkpoint.
+
+        Raises:
+          InputError: no step is whole; or the newest one holds other shapes than the configuration makes.
         """
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _saved(state))
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in steps:
+            try:
+                return self._read(state, step)
+            except InputError:
+                raise
+            except Exception as error:  # whatever a broken file makes Orbax raise
+                self._set_aside(step, error)
+        if steps:
+            raise InputError(
+                f"{self._run_dir}: no checkpoint is whole (steps {', '.join(map(str, steps))} were moved to its "
+                "directory damaged/); put one back, or start again in another run_dir"
+            )
+        return None
+
+    def _read(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, Any]]:
+        saved = _saved(state)
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, saved)
+        self._check_shapes(abstract, step)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), position=ocp.args.JsonRestore())
-        restored = self._manager.restore(step if step is not None else self.latest(), args=args)
+        restored = self._manager.restore(step, args=args)
+        if _differs(restored):
+            raise ValueError("it holds other numbers than were written")
         saved = restored.state
         state = state.with_trainable(saved["trainable"]).replace(step=saved["step"], opt_state=saved["opt_state"])
         return state, restored.position
+
+    def _check_shapes(self, abstract: Any, step: int) -> None:
+        """Another configuration's checkpoint is not a damaged one."""
+        metadata = self._manager.item_metadata(step).state
+        found = sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(metadata.tree))
+        wanted = sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(abstract))
+        if found != wanted:
+            other = next((a, b) for a, b in zip([*found, None], [*wanted, None], strict=False) if a != b)
+            raise InputError(
+                f"{self._run_dir / 'checkpoints' / str(step)}: it holds {len(found)} arrays, the configuration makes "
+                f"{len(wanted)}, and their shapes differ (for example {other[0]} there, {other[1]} here); model.* and "
+                "lora.* of a run cannot change"
+            )
+
+    def _set_aside(self, step: int, error: Exception) -> None:
+        source = self._run_dir / "checkpoints" / str(step)
+        target = self._run_dir / "damaged" / str(step)
+        if jax.process_index() == 0:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            while target.exists():
+                target = target.parent / f"{target.name}_"
+            source.rename(target)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("damaged checkpoint set aside")
+        self._manager.reload()
+        reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
+        logger.warning("checkpoint %d is damaged (%s): moved to %s", step, reason, target)
 
     def close(self) -> None:
         """Wait for the last write; raises its error."""
@@ -53,30 +113,71 @@ class Checkpoints:
         self._manager.close()
 
 
-def restore_trainable(run_dir: str, trainable: Any) -> tuple[Any, int]:
-    """The trained leaves of a run's newest checkpoint, without its optimiser.
+def newest_step(run_dir: str) -> int | None:
+    """The newest checkpoint of a run, None without one."""
+    directory = epath.Path(run_dir) / "checkpoints"
+    if not directory.exists():
+        return None
+    return max((int(path.name) for path in directory.iterdir() if path.name.isdecimal()), default=None)
+
+
+def restore_trainable(run_dir: str, trainable: Any, step: int | None = None) -> Any:
+    """The trained leaves of a run's checkpoint, without its optimiser.
 
     Args:
       trainable: tree of arrays with the shapes and shardings wanted.
-
-    Returns:
-      The leaves and the step.
+      step: None: the newest.
 
     Raises:
-      FileNotFoundError: the run has no complete checkpoint.
+      InputError: the run has no such checkpoint, or it is damaged.
     """
     directory = epath.Path(run_dir).absolute() / "checkpoints"
-    if not directory.exists():
-        raise FileNotFoundError(f"{run_dir}: no checkpoints")
-    with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
-        step = manager.latest_step()
-        if step is None:
-            raise FileNotFoundError(f"{run_dir}: no complete checkpoint")
-        abstract = {"trainable": jax.tree.map(ocp.utils.to_shape_dtype_struct, trainable)}
-        how = ocp.checkpoint_utils.construct_restore_args(abstract)
-        args = ocp.args.Composite(state=ocp.args.PyTreeRestore(abstract, restore_args=how, partial_restore=True))
-        return manager.restore(step, args=args).state["trainable"], step
+    newest = newest_step(run_dir)
+    if newest is None:
+        raise InputError(f"{run_dir}: the run has saved no weights yet")
+    step = newest if step is None else step
+    if not (directory / str(step)).exists():
+        raise InputError(f"{directory / str(step)}: this checkpoint is gone (keep_checkpoints of that run removed it?)")
+    abstract = {"trainable": jax.tree.map(ocp.utils.to_shape_dtype_struct, trainable)}
+    how = ocp.checkpoint_utils.construct_restore_args(abstract)
+    args = ocp.args.Composite(
+        state=ocp.args.PyTreeRestore(abstract, restore_args=how, partial_restore=True), position=ocp.args.JsonRestore()
+    )
+    try:
+        with ocp.CheckpointManager(directory, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+            restored = manager.restore(step, args=args)
+        if _differs(restored):
+            raise ValueError("it holds other numbers than were written")
+    except Exception as error:  # whatever a broken file makes Orbax raise
+        reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"{directory / str(step)}: the checkpoint is damaged ({reason}); remove it to use the one before"
+        ) from error
+    return restored.state["trainable"]
 
 
 def _saved(state: TrainState) -> dict[str, Any]:
     return {"step": state.step, "trainable": state.trainable, "opt_state": state.opt_state}
+
+
+def _differs(restored) -> bool:
+    """Whether arrays that were read are not those that were written."""
+    written = restored.position.get("checksums", {})
+    return any(written.get(name, value) != value for name, value in _checksums(restored.state).items())
+
+
+def _checksums(tree: Any) -> dict[str, int]:
+    """{path: sum of the bits modulo 2^32} of every array; integers, so the same on every sharding."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    return dict(zip(names, map(int, jax.device_get(_bit_sums([leaf for _, leaf in leaves]))), strict=True))
+
+
+@jax.jit
+def _bit_sums(leaves: list[jax.Array]) -> list[jax.Array]:
+    def one(leaf):
+        unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
+        bits = leaf.astype(jnp.uint8) if leaf.dtype == bool else jax.lax.bitcast_convert_type(leaf, unsigned)
+        return jnp.sum(bits.astype(jnp.uint32), dtype=jnp.uint32)
+
+    return [one(leaf) for leaf in leaves]

@@ -15,7 +15,7 @@ from thoth_jax.models import hidden_states, token_logprobs
 from thoth_jax.rl.metrics import mean_metrics
 from thoth_jax.train.build import Run
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
-from thoth_jax.train.sampling import Answerer, completion_metrics, prompts_of
+from thoth_jax.train.sampling import Answerer, completion_metrics, prompts_of, usable
 from thoth_jax.train.state import TrainState, apply_update, microbatches, place, summed_gradient
 
 # In stage pretrain the policy continues the first tokens of held-out documents, for people to read.
@@ -72,7 +72,7 @@ class LmStage:
             samples = encode_documents(documents, run.tokenizer, config.max_length)
         else:
             examples = run.task.examples(split)
-            samples = self._encode(examples[: limit or len(examples)]).samples
+            samples = self._encode(usable(run, examples[: limit or len(examples)], run.task.target)).samples
         return pack(samples, config.max_length, self._packing)
 
     def _encode(self, examples):

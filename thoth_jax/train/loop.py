@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from tqdm import tqdm
 
 from thoth_jax import config as configuration
 from thoth_jax.errors import InputError
+from thoth_jax.plugins import user_error
 from thoth_jax.sharding import use_mesh
 from thoth_jax.train.build import Run, build, save_policy_files
 from thoth_jax.train.checkpoint import Checkpoints
@@ -80,6 +82,7 @@ def train(config, *, allow_config_change: bool = False) -> int:
 
     Raises:
       InputError: see `build`; or the run directory belongs to a run with another configuration.
+      FloatingPointError: the loss, the gradient or a parameter is not finite; the newest checkpoint is from before it.
     """
     run_dir = configuration.run_dir_of(config)
     directory = epath.Path(run_dir)
@@ -94,6 +97,9 @@ def train(config, *, allow_config_change: bool = False) -> int:
         try:
             with Stopped() as stopped:
                 return _loop(run, stage, run_dir, stopped)
+        except Exception:
+            handler.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, "failed", None, sys.exc_info()))
+            raise
         finally:
             logging.getLogger("thoth_jax").removeHandler(handler)
             handler.close()
@@ -135,9 +141,9 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
     config = run.config
     state = create_state(run.params, run.lora, stage.optimizer, run.mesh)
     checkpoints = Checkpoints(run_dir, config.keep_checkpoints)
-    start = checkpoints.latest() or 0
-    if start:
-        state, _ = checkpoints.restore(state)
+    start = 0
+    if restored := checkpoints.restore(state):
+        state, start = restored[0], restored[1]["step"]
         logger.info("continuing from step %d of %d", start, stage.num_steps)
     metrics = Metrics(run_dir, start)
     saved = start
@@ -149,6 +155,13 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             return config.eval_at_start
         return step == stage.num_steps or bool(config.eval_every and step % config.eval_every == 0)
 
+    def save(step: int) -> None:
+        nonlocal saved
+        if not bool(_all_finite(state.trainable)):
+            raise FloatingPointError(f"step {step}: a parameter is not finite; the newest checkpoint is from before it")
+        checkpoints.save(step, state, {"step": step, "config": json.loads(configuration.to_json(config))})
+        saved = step
+
     try:
         if due(start) and not metrics.has(start, "eval"):  # at the start, or a signal came before it was done
             evaluated = _evaluate(stage, state, start, run_dir, metrics, stopped)
@@ -159,7 +172,12 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             if stopped():
                 break
             began = time.perf_counter()
-            result = stage.step(state, index, stopped)
+            try:
+                result = stage.step(state, index, stopped)
+            except Exception as error:
+                if saved < index and (isinstance(error, InputError) or user_error(error)):
+                    save(index)  # a reward that fails now and then costs one step, not all since the last checkpoint
+                raise
             if result is None:
                 break
             state, values = result
@@ -173,12 +191,11 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             bar.update()
             evaluated = _evaluate(stage, state, step, run_dir, metrics, stopped) if due(step) else None
             if step == stage.num_steps or step % config.save_every == 0:
-                checkpoints.save(step, state, {"step": step, "config": json.loads(configuration.to_json(config))})
-                saved = step
+                save(step)
         bar.close()
         done = int(state.step) // (config.num_iterations if config.stage == "rl" else 1)
         if saved < done < stage.num_steps:
-            checkpoints.save(done, state, {"step": done, "config": json.loads(configuration.to_json(config))})
+            save(done)
         summary = epath.Path(run_dir) / "summary.json"
         if done == stage.num_steps and evaluated is None and not summary.exists() and not stopped():
             evaluated = _evaluate(stage, state, done, run_dir, metrics, stopped)  # it died between last save and end
@@ -211,6 +228,11 @@ def _check_finite(values: dict[str, float], step: int) -> None:
     for name in ("loss", "loss/policy", "grad_norm"):
         if name in values and not np.isfinite(values[name]):
             raise FloatingPointError(f"step {step}: {name} is {values[name]}; the newest checkpoint is from before it")
+
+
+@jax.jit
+def _all_finite(tree) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def _headline(values: dict[str, float]) -> str:

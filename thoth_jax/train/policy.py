@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import logging
 import math
 import time
 
@@ -18,11 +19,13 @@ from thoth_jax.rl.metrics import mean_metrics
 from thoth_jax.rl.objectives import loss_weight, policy_loss
 from thoth_jax.rl.shaping import mask_truncated, rollout_metrics
 from thoth_jax.rollout import Engine, Sampling
-from thoth_jax.task import Completion, Rewards
+from thoth_jax.task import Completion, Rewards, check_gold
 from thoth_jax.train.build import Run
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
 from thoth_jax.train.sampling import Answerer, completion_metrics, completion_of, prompts_of
 from thoth_jax.train.state import TrainState, apply_update, microbatches, place, summed_gradient
+
+logger = logging.getLogger(__name__)
 
 
 def completion_logprobs(params, lora, model, batch, *, temperature: float, chunk_size: int, with_entropy: bool = False):
@@ -51,8 +54,11 @@ class RlStage:
         self._run = run
         config = self.config = run.config
         self._rewards = check_specs(config.rewards)
-        encoded = prompts_of(run, "train", 0)
+        checked = functools.partial(check_gold, run.task)
+        scored = not self._rewards or any(part.function is None for part in self._rewards)
+        encoded = prompts_of(run, "train", 0, checked if scored else None)
         self._examples, self._prompts = encoded.examples, encoded.prompts
+        held_out = prompts_of(run, "eval", config.eval_examples, checked)
         self._longest = max(map(len, self._prompts))
         self._order = EpochOrder(len(self._prompts), config.seed)
         self.num_steps = config.num_steps or max(
@@ -71,7 +77,6 @@ class RlStage:
             max_completion_length=config.max_completion_length,
             slots=config.slots or config.prompts_per_step * config.group_size,
         )
-        held_out = prompts_of(run, "eval", config.eval_examples)
         self._eval_examples = held_out.examples
         self._answer = Answerer(run, held_out.prompts, config.max_prompt_length)
         self._reference = None
@@ -229,6 +234,8 @@ class RlStage:
         metrics["rewards/mean"] = _mean(rewards.total, valid)
         metrics["rewards/std"] = float(np.std(rewards.total[valid])) if valid.any() else float("nan")
         metrics["rewards/invalid"] = int((~valid).sum())
+        if not valid.any():
+            logger.warning("no sample of this step got a valid reward: nothing is learnt from it")
         spread = np.asarray(has_spread(rewards.total.reshape(shape), valid.reshape(shape)))
         metrics["groups/zero_std_frac"] = float(1.0 - spread.mean())
         return metrics

@@ -1,15 +1,20 @@
 """The policy answers evaluation items: completions that a Task judges, and samples that people read."""
 
 import json
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 
 from thoth_jax.data.encoding import Encoded, encode_prompts
+from thoth_jax.errors import InputError
 from thoth_jax.rollout import Engine, Sampling
-from thoth_jax.task import Completion
+from thoth_jax.task import Completion, Example
+
+logger = logging.getLogger(__name__)
 
 
 def completion_of(tokenizer, tokens: np.ndarray, finish_reason: str) -> Completion:
@@ -20,13 +25,36 @@ def completion_of(tokenizer, tokens: np.ndarray, finish_reason: str) -> Completi
     return Completion(text, tuple(ids), tuple(ends) + (len(text),) * (len(ids) - len(body)), finish_reason)
 
 
-def prompts_of(run, split: str, limit: int) -> Encoded:
-    """The encoded prompts of the first `limit` items of a split; 0: of all."""
+def usable(run, examples: Sequence[Example], check: Callable[[Example], Any]) -> list[Example]:
+    """The examples that `check` lets pass. Under task_args.skip_bad the others are counted and listed.
+
+    Raises:
+      InputError: of the first example that does not pass, without skip_bad; or none passes.
+    """
+    kept, bad = [], []
+    for example in examples:
+        try:
+            check(example)
+            kept.append(example)
+        except InputError as error:
+            if not run.config.task_args.get("skip_bad", False):
+                raise
+            bad.append(str(error))
+    if bad:
+        logger.warning("%d bad rows skipped:\n  %s", len(bad), "\n  ".join(bad))
+    if bad and not kept:
+        raise InputError(f"no row is left, all are bad; the first: {bad[0]}")
+    return kept
+
+
+def prompts_of(run, split: str, limit: int, check: Callable[[Example], Any] | None = None) -> Encoded:
+    """The encoded prompts of the first `limit` items of a split (0: of all) that pass `check` (see `usable`)."""
     config = run.config
     examples = run.task.examples(split)
+    examples = examples[: limit or len(examples)]
     return encode_prompts(
         run.task,
-        examples[: limit or len(examples)],
+        examples if check is None else usable(run, examples, check),
         run.tokenizer,
         max_prompt_length=config.max_prompt_length,
         overlong=config.overlong,
