@@ -143,6 +143,43 @@ def test_a_prompt_over_the_limit_is_refused_truncated_or_dropped(capsys, tmp_pat
         assert expected in caplog.text
 
 
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (
+            ["generate", "--model", "m", "--prompt", "q", "--max-tokens", "0"],
+            "--max-tokens: '0': expected a whole number",
+        ),
+        (["generate", "--model", "m", "--prompt", "q", "--seed", str(2**64)], "--seed: "),
+        (["generate", "--model", "m", "--prompt", "q", "--top-p", "2"], "--top-p: '2': expected a number from 0 to 1"),
+        (["generate", "--model", "m", "--prompt", "q", "--output", "o"], "--output is for the answers to --input"),
+        (["generate", "--model", "m", "--input", "i"], "--input needs --output"),
+        (["generate", "--model", "m"], "one of the arguments --prompt --input is required"),
+        (["score", "--gold", "."], ".: it is a directory"),
+        (["train", "--config", "."], "no such file"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["train", "--config.task=builtins:max"], "max: expected a function or a class that is written in Python"),
+        (["train", "--config.task=os:sep"], "expected a class or a function that makes a Task"),
+        (["train", "--config.stage=rl", '--config.rewards=[{"fn": "builtins:max"}]'], "written in Python"),
+    ],
+)
+def test_wrong_arguments_are_one_line(capsys, tmp_path, monkeypatch, words, expected):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(words)
+    except SystemExit as leave:
+        code = leave.code
+    errors = capsys.readouterr().err
+    assert code == 2 and expected in errors and errors.count("\n") == 1
+
+
+def test_what_a_task_raises_is_one_line_that_names_its_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_task_f.py").write_text("class T:\n    def __init__(self):\n        open('/no/such/file')\n")
+    line = refused(capsys, "train", "--config.task=own_task_f:T")
+    assert "own_task_f.py:3: FileNotFoundError" in line
+
+
 def test_a_model_directory_without_weights(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "no config.json" in refused(capsys, "generate", "--model", "nowhere", "--prompt", "q")

@@ -99,6 +99,12 @@ def test_task_args_take_types_from_the_signature():
         (["stage=rl", "rewards=nonsense"], "expected JSON"),
         (["task=no_such_module:Task", "task_args.a=1"], "no module 'no_such_module'"),
         (["noequals"], "expected --config.KEY=VALUE"),
+        ([f"seed={2**64}"], "must be at most 2147483647"),
+        (["seed=-1"], "must be at least 0"),
+        (["num_steps=1e99"], "expected a whole number"),
+        ([f"num_steps={10**30}"], "must be at most 2147483647"),
+        (["task_args.score=[1]"], "task_args.score=[1]: expected a mapping or null, got list"),
+        (["task_args.skip_bad=1"], "expected true or false, got int"),
     ],
 )
 def test_faults_are_one_clear_line(overrides, expected):
@@ -118,7 +124,10 @@ def test_a_file_starts_from_the_defaults_and_overrides_win(tmp_path):
 @pytest.mark.parametrize(
     "body, line, expected",
     [
-        ("c.kl_cof = 1\n", 4, "kl_cof"),
+        ("c.kl_cof = 1\n", 4, "unknown key 'kl_cof'; did you mean 'kl_coef'?"),
+        ("c.model.hiden_size = 1\n", 4, "unknown key 'hiden_size'; did you mean 'hidden_size'?"),
+        ("c.kl_coef = c.lora.rnk\n", 4, "unknown key 'rnk'; did you mean 'rank'?"),
+        ("raise SystemExit(0)\n", 4, "it ends the process"),
         ("c.kl_coef = 1 / 0\n", 4, "division by zero"),
         ("c.kl_coef = (\n", 4, "never closed"),
     ],
@@ -139,6 +148,25 @@ def test_a_wrong_value_inside_a_file_is_refused(tmp_path):
         "    c.group_size = 'many'\n    return c\n"
     )
     assert "group_size='many': expected int" in refused(path=str(file))
+
+
+def test_values_that_no_json_holds_are_refused(tmp_path):
+    file = tmp_path / "c.py"
+    head = "import pathlib\nfrom thoth_jax.config import defaults\ndef get_config():\n    c = defaults('rl')\n"
+    file.write_text(f"{head}    c.task_args.train = pathlib.Path('a')\n    return c\n")
+    assert "task_args.train=PosixPath('a'): expected a text, number" in refused(path=str(file))
+    binary = tmp_path / "c.json"
+    binary.write_bytes(b'{"stage": "\xff"}')
+    assert "not a JSON text in UTF-8" in refused(path=str(binary))
+
+
+def test_lists_of_names_may_be_one_text(tmp_path):
+    file = tmp_path / "c.json"
+    file.write_text('{"stage": "sft", "lora": {"targets": "all"}, "task_args": {"system_prompt": null}}')
+    assert configuration.load(str(file)).lora.targets == ("all",)
+    config = configuration.load(None, ["lora.targets=q_proj,v_proj", "task_args.system_prompt=none"])
+    assert config.lora.targets == ("q_proj", "v_proj") and config.task_args.system_prompt is None
+    assert configuration.load(None, ["task_args.system_prompt=5"]).task_args.system_prompt == "5"
 
 
 def test_missing_and_malformed_files(tmp_path):

@@ -1,11 +1,16 @@
 """`thoth generate` and files: resumed, refused, never harmed."""
 
 import json
+import logging
 
+import jax
 import pytest
 
+from thoth_jax.data import bundled
 from thoth_jax.errors import InputError
 from thoth_jax.generate import GenerateOptions, _answered, generate_file
+from thoth_jax.models import QwenConfig, hf, init_params
+from thoth_jax.models.tokenizer import load_tokenizer
 
 
 def test_an_answered_file_is_read_and_its_cut_line_removed(tmp_path):
@@ -34,3 +39,61 @@ def test_the_input_is_not_an_output(tmp_path):
     file = str(tmp_path / "rows.jsonl")
     with pytest.raises(InputError, match="it is the input file"):
         generate_file("model", file, file, GenerateOptions())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A random policy of some thousand parameters with the bundled tokenizer."""
+    directory = str(tmp_path_factory.mktemp("model"))
+    tokenizer = load_tokenizer(str(bundled.path("tokenizer.model")))
+    config = QwenConfig(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        initializer_range=0.3,
+    )
+    hf.save(directory, config, init_params(config, jax.random.key(0)), tokenizer)
+    return directory
+
+
+def rows_in(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_resumed_file_gets_the_answers_of_an_uninterrupted_one(model, tmp_path):
+    source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
+    source.write_text("".join(json.dumps({"id": n, "prompt": "mix " * (1 + n % 3)}) + "\n" for n in range(5)))
+    options = GenerateOptions(temperature=1.0, max_tokens=8, system_prompt="")
+    assert generate_file(model, str(source), str(whole), options) == 5
+    cut.write_text("".join(json.dumps(row) + "\n" for row in rows_in(whole)[:2]) + '{"id": "2", "outp')
+    assert generate_file(model, str(source), str(cut), options) == 3
+    assert rows_in(cut) == rows_in(whole) and len({row["output"] for row in rows_in(whole)}) == 5
+
+
+def test_bad_rows_are_refused_or_skipped_and_listed(model, tmp_path, caplog):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    bad = {
+        '{"id": "a", "prompt": "again"}': "in.jsonl:3: field 'id': 'a' is also the id of line 1",
+        '{"id": ["a"], "prompt": "x"}': "in.jsonl:3: field 'id' must be a text or a whole number",
+        '{"id": null, "prompt": "x"}': "in.jsonl:3: field 'id' must be a text or a whole number",
+        '{"id": true, "prompt": "x"}': "in.jsonl:3: field 'id' must be a text or a whole number",
+        '{"id": "c", "prompt": " "}': "in.jsonl:3: field 'prompt' must be a text that is not blank",
+        '{"id": "c", "prompt": "%s"}' % ("long " * 99): "in.jsonl:3: the prompt has",
+        '{"id": "c", "prompt": "x': "in.jsonl:3: malformed JSON",
+    }
+    options = GenerateOptions(max_tokens=2, max_prompt_length=64, system_prompt="")
+    good = '{"id": "a", "prompt": "x"}\n{"id": "\\ud800", "prompt": "y"}\n'  # an id may be a lone surrogate
+    for row, message in bad.items():
+        source.write_text(f"{good}{row}\n")
+        with pytest.raises(InputError) as caught:
+            generate_file(model, str(source), str(output), options)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+    source.write_bytes((good + "".join(f"{row}\n" for row in bad)).encode() + b'{"id": "\xff", "prompt": "x"}\n')
+    with caplog.at_level(logging.WARNING):
+        assert generate_file(model, str(source), str(output), options, skip_bad=True) == 2
+    assert "in.jsonl:10: not UTF-8 text" in caplog.text and "is also the id of line 1" in caplog.text
+    assert [row["id"] for row in rows_in(output)] == ["a", "\ud800"]

@@ -62,7 +62,7 @@ def _explained(error: Exception) -> tuple[str | None, int]:
     return (str(error), 1) if isinstance(error, FloatingPointError) else (None, 1)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """One line for a wrong argument, as for every other fault."""
 
     def error(self, message):
@@ -86,7 +86,7 @@ def _number(kind: type, minimum: float, maximum: float = 2**31 - 1):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="thoth", description="Post-training of reasoning models on JAX: protocols and SCORE.")
+    parser = Parser(prog="thoth", description="Post-training of reasoning models on JAX: protocols and SCORE.")
     parser.add_argument("--version", action="version", version=f"thoth-jax {importlib.metadata.version('thoth-jax')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 

@@ -5,6 +5,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
+from thoth_jax.cli import Parser
 from thoth_jax.errors import InputError
 from vprm_jax import tools
 
@@ -21,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vprm",
         description="Verifiable process rewards for risk-of-bias assessment, on the thoth_jax stack.",
         epilog="example: vprm tools --tool rob1 --domain A",

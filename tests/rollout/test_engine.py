@@ -131,6 +131,16 @@ def test_keys(engine, params, prompts):
     assert (twins.tokens[0] != twins.tokens[1]).any()
 
 
+def test_noise_is_keyed_by_the_ids_that_are_given(engine, params, prompts):
+    sampling, key = Sampling(), jax.random.key(3)
+    whole = engine.generate(params, prompts, 1, sampling, key)
+    later = list(engine.stream(params, prompts[2:], 1, sampling, key, noise_ids=range(2, len(prompts))))
+    for group in later:
+        assert np.array_equal(group.tokens, whole.tokens[group.index + 2])
+    with pytest.raises(InputError, match="noise_ids: 1 for 6 prompts"):
+        engine.stream(params, prompts, 1, sampling, key, noise_ids=[0])
+
+
 def test_results_do_not_depend_on_slots_chunks_or_neighbours(engine, params, prompts):
     sampling = Sampling(stop_ids=tuple(range(0, 40, 5)))
     expected = engine.generate(params, prompts, 3, sampling, jax.random.key(7))
