@@ -21,6 +21,14 @@ class Step(NamedTuple):
     parameters: tuple[str, ...]
 
 
+class Gold(NamedTuple):
+    """A gold key block. `after[k]` holds the numbers from 0 of the steps that step k must follow (directly named ones);
+    None: each step follows the one before it."""
+
+    steps: tuple[Step, ...]
+    after: tuple[tuple[int, ...], ...] | None = None
+
+
 class Sketch(NamedTuple):
     """A parsed answer. `orc` holds the sentences without their `Step n:` headers."""
 
@@ -58,6 +66,10 @@ _KEYS = {"action", "objects", "parameters"}
 # Objects arrive as tuples of pairs, so that repeated keys are seen and no dict is taken for a list. A number is refused
 # whatever its value is, so none is ever built: that would take quadratic time in its digits.
 _scan_json = json.JSONDecoder(object_pairs_hook=tuple, parse_int=len, parse_float=len).scan_once
+# In golds the numbers of `after` are read; one of ten digits names no step.
+_scan_gold = json.JSONDecoder(
+    object_pairs_hook=tuple, parse_int=lambda digits: int(digits) if len(digits) < 10 else -1, parse_float=lambda _: -1
+).scan_once
 
 
 def parse(
@@ -114,7 +126,20 @@ def parse_key_block(text: str) -> tuple[Step, ...]:
     """The steps of a gold answer, or of the lines of a key block with or without its tags.
 
     Raises:
-      ValueError: no step, or a line that is not `Step n: {json}` with action, objects and parameters.
+      ValueError: as `parse_gold`.
+    """
+    return parse_gold(text).steps
+
+
+def parse_gold(text: str) -> Gold:
+    """A gold answer, or the lines of a key block with or without its tags.
+
+    A gold line may have `"after": [numbers]` beside the other keys: the steps (from 1) that it must follow. In a gold
+    where any line has it, `[]` is a step that may stand anywhere and a line without it follows the line before.
+
+    Raises:
+      ValueError: no step; a line that is not `Step n: {json}` with action, objects and parameters; `after` names no
+        other step, or steps wait for each other in a circle.
     """
     text = text.replace("\r\n", "\n")
     tags = [(match.group(1).lower(), match) for match in _TAG.finditer(text)]
@@ -126,10 +151,35 @@ def parse_key_block(text: str) -> tuple[Step, ...]:
         text = text[opened[-1] : closed[-1]]
     elif tags:
         raise ValueError("no key block")
+    after: list = []
     try:
-        return _key_steps(text, strict_numbering=False)
+        steps = _key_steps(text, strict_numbering=False, after=after)
+        return Gold(steps, _precedence(after))
     except _Refused as refused:
         raise ValueError(f"{refused.reason}: {refused.detail}") from None
+
+
+def _precedence(after: list) -> tuple[tuple[int, ...], ...] | None:
+    """`after` of each line (None: it has none) -> numbers from 0, checked."""
+    if all(numbers is None for numbers in after):
+        return None
+    found = []
+    for place, numbers in enumerate(after):
+        if numbers is None:
+            numbers = [place] if place else []
+        good = isinstance(numbers, list) and all(type(n) is int and 1 <= n <= len(after) for n in numbers)
+        if not good or place + 1 in numbers:
+            raise _Refused(f"bad_after:{place + 1}", "after is a list of the numbers of other steps")
+        found.append(tuple(sorted({number - 1 for number in numbers})))
+    waiting, placed = set(range(len(found))), set()
+    while waiting:
+        ready = {place for place in waiting if placed.issuperset(found[place])}
+        if not ready:
+            steps = ", ".join(str(place + 1) for place in sorted(waiting))
+            raise _Refused("circular_after", f"steps {steps} wait for each other")
+        waiting -= ready
+        placed |= ready
+    return tuple(found)
 
 
 def block_text(text: str, block: str) -> str | None:
@@ -230,12 +280,14 @@ def _header_end(line: str, number: int, block: str, strict_numbering: bool) -> i
     return header.end()
 
 
-def _key_steps(block: str, strict_numbering: bool) -> tuple[Step, ...]:
+def _key_steps(block: str, strict_numbering: bool, after: list | None = None) -> tuple[Step, ...]:
+    """The steps of a key block; in a gold, `after` takes what each line says of its predecessors."""
     steps = []
+    scan = _scan_json if after is None else _scan_gold
     for number, line in enumerate(_lines(block), 1):
         start = _header_end(line, number, "key", strict_numbering)
         try:
-            pairs, end = _scan_json(line, start)
+            pairs, end = scan(line, start)
         except (ValueError, StopIteration, RecursionError):
             raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object") from None
         if end != len(line) or type(pairs) is not tuple:
@@ -243,6 +295,8 @@ def _key_steps(block: str, strict_numbering: bool) -> tuple[Step, ...]:
         fields = dict(pairs)
         if len(fields) != len(pairs):
             raise _Refused(f"repeated_key:{number}", f"key step {number} repeats a JSON key")
+        if after is not None:
+            after.append(fields.pop("after", None))
         if fields.keys() != _KEYS:
             raise _Refused(f"wrong_keys:{number}", f"key step {number} needs exactly action, objects, parameters")
         action, objects, parameters = fields["action"], fields["objects"], fields["parameters"]

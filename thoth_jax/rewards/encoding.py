@@ -72,6 +72,9 @@ class Batch(NamedTuple):
     predicted: Steps  # [B, Sp]
     gold: Steps  # [G, Sg]
     gold_row: np.ndarray  # [B] int32 into gold
+    # Only where a gold of the call has a partial order: bool [G, Sg, Sg], [g, i, j]: step i must come before step j.
+    before: np.ndarray | None = None
+    partial: np.ndarray | None = None  # bool [G]: which golds have one
 
 
 def bucket(size: int, least: int = 8) -> int:
@@ -102,6 +105,7 @@ def encode(
     golds: Sequence[Sequence[Step]],
     gold_of: np.ndarray,
     canonical: Callable[[list[str]], list[str]],
+    after: Sequence[Sequence[Sequence[int]] | None] | None = None,
 ) -> list[Batch]:
     """Encode B predictions against their golds.
 
@@ -110,6 +114,7 @@ def encode(
       golds: [G] the steps of each distinct gold.
       gold_of: [B] which gold each prediction has.
       canonical: maps a list of distinct strings to the forms in which they are compared; blank strings are dropped.
+      after: [G] the steps that each step of a gold directly follows, None for a gold whose steps follow one another.
 
     Returns:
       Kernel calls that cover all rows: one for each bucket of predicted steps, more where one would be too large.
@@ -129,8 +134,37 @@ def encode(
             steps = predicted.pad(rows, int(length), fill=-1)
             padded_row = np.zeros(steps.count.shape[0], np.int32)
             padded_row[: rows.shape[0]] = gold_row
-            batches.append(Batch(rows, steps, gold.pad(used, gold_length, fill=-2), padded_row))
+            golds_used = gold.pad(used, gold_length, fill=-2)
+            orders = () if after is None else _orders([after[number] for number in used], golds_used)
+            batches.append(Batch(rows, steps, golds_used, padded_row, *orders))
     return batches
+
+
+def _orders(after, golds: Steps) -> tuple[np.ndarray, np.ndarray] | tuple[()]:
+    """`Batch.before` and `Batch.partial`, nothing where no gold has a partial order."""
+    if all(steps is None for steps in after):
+        return ()
+    rows, length = golds.actions.shape
+    before = np.zeros((rows, length, length), bool)
+    before[:] = np.triu(np.ones((length, length), bool), 1)
+    partial = np.zeros(rows, bool)
+    for row, steps in enumerate(after):
+        if steps is not None:
+            partial[row] = True
+            before[row] = _closure(steps, length)
+    return before, partial
+
+
+def _closure(after: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """All pairs (i, j), bool [length, length], such that step i must come before step j, directly or not."""
+    before = np.zeros((length, length), bool)
+    for step, sooner in enumerate(after):
+        before[list(sooner), step] = True
+    while True:
+        further = before | (before.astype(np.float32) @ before.astype(np.float32) > 0)
+        if (further == before).all():
+            return before
+        before = further
 
 
 def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:

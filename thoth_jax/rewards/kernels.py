@@ -125,7 +125,59 @@ def align_lcs(predicted, gold, table):
     return lax.scan(walk, jnp.int32(0), (predicted, table[:, :-1].T, table[:, 1:].T))[1]
 
 
-def _score_pair(predicted: Steps, gold: Steps, options: Options, alignment: str) -> PairScores:
+def align_partial(equal, worth, before, gold_count, *, ready_only: bool):
+    """Walk over the predicted steps; a gold step is free until it, or a step that must come after it, is taken.
+
+    Where the gold's steps follow one another, that is `align_greedy`. Among free steps with the same action, one whose
+    predecessors are all taken goes first, then the one with the higher worth, then the first.
+
+    Args:
+      equal: bool [S, T], the actions are the same.
+      worth: float32 [S, T], at least 0: content of the pair.
+      before: bool [T, T], [i, j]: i must come before j.
+      ready_only: only steps whose predecessors are all taken may be taken.
+
+    Returns:
+      int32 [S], as `align_greedy`.
+    """
+    places = jnp.arange(before.shape[0])
+
+    def walk(state, step):
+        taken, closed = state
+        same, value = step
+        free = same & ~closed & (places < gold_count)
+        ready = ~jnp.any(before & ~taken[:, None], axis=0)
+        free = free & ready if ready_only else free
+        at = jnp.argmax(jnp.where(free, 1 + value + 1000.0 * ready, 0.0)).astype(jnp.int32)
+        hit = free.any()
+        here = hit & (places == at)
+        return (taken | here, closed | here | (hit & before[:, at])), jnp.where(hit, at, -1)
+
+    none = jnp.zeros(before.shape[0], bool)
+    return lax.scan(walk, (none, none), (equal, worth))[1]
+
+
+def _map_steps(steps: Steps, change) -> Steps:
+    """The masks and sizes of one pair's steps, changed."""
+    return steps._replace(masks=jax.tree.map(change, steps.masks), sizes=jax.tree.map(change, steps.sizes))
+
+
+def _overlaps(predicted: Steps, gold: Steps, options: Options):
+    """Obj and Par of pairs of steps; the masks of both sides broadcast."""
+
+    def overlap(name):
+        sizes, others = predicted.sizes[name], gold.sizes[name]
+        return iou(predicted.masks[name], gold.masks[name], sizes, others), sizes, others
+
+    obj = overlap("objects")[0]
+    obj = jnp.where((obj == 0) & options.object_token, overlap("object_tokens")[0], obj)
+    par, sizes, others = overlap("parameters")
+    token = jnp.where((sizes == 0) != (others == 0), 0.0, overlap("parameter_tokens")[0])
+    par = jnp.where(options.parameter_token, token, par)
+    return obj, jnp.where(obj >= options.object_threshold, par, 0.0)
+
+
+def _score_pair(predicted: Steps, gold: Steps, order, options: Options, alignment: str) -> PairScores:
     n, m = predicted.count, gold.count
     table = lcs_table(predicted.actions, gold.actions)
     lcs = table[0, 0]
@@ -133,19 +185,25 @@ def _score_pair(predicted: Steps, gold: Steps, options: Options, alignment: str)
         partner = align_lcs(predicted.actions, gold.actions, table)
     else:
         partner = align_greedy(predicted.actions, gold.actions, m, exhaust=alignment == "greedy_reference")
+    shorter = jnp.minimum(n, m)
+    included = (lcs == shorter) & (shorter > 0)
+    if order is not None:
+        # A gold with a partial order: any of its orders is right. Of gold steps with one action, a predicted step
+        # stands for the one that it fits best.
+        before, partial = order
+        equal = predicted.actions[:, None] == gold.actions[None, :]
+        obj, par = _overlaps(_map_steps(predicted, lambda leaf: leaf[:, None]), gold, options)
+        walk = functools.partial(align_partial, equal, obj + options.parameter_weight * par, before, m)
+        free = walk(ready_only=False)
+        kept = (free >= 0).sum()
+        whole = (walk(ready_only=True) >= 0).sum() == m
+        written = ~jnp.any(jnp.tril(before)) & included  # as written, where that is one of the right orders
+        partner = jnp.where(partial, free, partner)
+        included = jnp.where(partial, ((kept == n) | whole) & (shorter > 0) | written, included)
+        lcs = jnp.where(partial, jnp.where(written, shorter, kept), lcs)
     aligned = partner >= 0
     other = jnp.maximum(partner, 0)
-
-    def overlap(name):
-        sizes, others = predicted.sizes[name], gold.sizes[name][other]
-        return iou(predicted.masks[name], gold.masks[name][other], sizes, others), sizes, others
-
-    obj = overlap("objects")[0]
-    obj = jnp.where((obj == 0) & options.object_token, overlap("object_tokens")[0], obj)
-    par, sizes, others = overlap("parameters")
-    token = jnp.where((sizes == 0) != (others == 0), 0.0, overlap("parameter_tokens")[0])
-    par = jnp.where(options.parameter_token, token, par)
-    par = jnp.where(obj >= options.object_threshold, par, 0.0)
+    obj, par = _overlaps(predicted, _map_steps(gold, lambda leaf: leaf[other]), options)
     decay = position_decay(jnp.abs(jnp.arange(partner.shape[0]) - partner), m, options.decay_power)
     step = jnp.where(options.use_decay, decay, 1.0) * (obj + options.parameter_weight * par)
 
@@ -155,11 +213,11 @@ def _score_pair(predicted: Steps, gold: Steps, options: Options, alignment: str)
         return jnp.where(aligned, values, 0.0).sum() / jnp.maximum(denominator, 1)
 
     exact = (n == m) & (lcs == n)
-    subsequence = (lcs == jnp.minimum(n, m)) & (jnp.minimum(n, m) > 0) | exact
-    order = jnp.where(options.order_exact, exact, subsequence).astype(jnp.float32)
+    subsequence = included | exact
+    in_order = jnp.where(options.order_exact, exact, subsequence).astype(jnp.float32)
     lcs_share = jnp.where(n + m == 0, 1.0, 2 * lcs / jnp.maximum(n + m, 1))
     return PairScores(
-        order=jnp.where(options.order_lcs, lcs_share, order),
+        order=jnp.where(options.order_lcs, lcs_share, in_order),
         content=mean(step, jnp.where(options.per_longest, jnp.maximum(n, m), matched)),
         content_per_gold=mean(step, m),
         subsequence=subsequence.astype(jnp.float32),
@@ -172,7 +230,9 @@ def _score_pair(predicted: Steps, gold: Steps, options: Options, alignment: str)
 
 
 @functools.partial(jax.jit, static_argnames="alignment")
-def pair_scores(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Options, alignment: str) -> PairScores:
+def pair_scores(
+    predicted: Steps, gold: Steps, gold_row: jax.Array, options: Options, alignment: str, order=None
+) -> PairScores:
     """Scores of B pairs.
 
     Args:
@@ -181,13 +241,14 @@ def pair_scores(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Opt
       gold_row: [B] the gold of each prediction.
       options: see `Options`.
       alignment: as in ScoreConfig.
+      order: None, or (before [G, T, T], partial [G]) as in `encoding.Batch`.
 
     Returns:
       PairScores of [B] arrays.
     """
-    paired = jax.tree.map(lambda leaf: leaf[gold_row], gold)
+    paired, order = jax.tree.map(lambda leaf: leaf[gold_row], (gold, order))
     score = functools.partial(_score_pair, options=options, alignment=alignment)
-    return jax.vmap(score)(predicted, paired)
+    return jax.vmap(score)(predicted, paired, order)
 
 
 class Gates(NamedTuple):

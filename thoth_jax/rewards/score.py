@@ -171,7 +171,9 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
 
     Args:
       outputs: [B] model texts, any.
-      golds: [B] full gold answers, or the lines of a key block with or without its tags. Equal golds are read once.
+      golds: [B] full gold answers, or the lines of a key block with or without its tags. Equal golds are read once. A
+        gold step may say `"after": [step numbers]` (see `grammar.parse_gold`): then every order that keeps to that is
+        right, for Order and for the alignment alike; an output that says it fails the format gate.
       config: see `ScoreConfig`.
 
     Raises:
@@ -179,14 +181,15 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
     """
     if len(outputs) != len(golds):
         raise ValueError(f"{len(outputs)} outputs but {len(golds)} golds")
-    gold_steps, gold_of = _parse_golds(golds)
+    gold_blocks, gold_of = _parse_golds(golds)
+    gold_steps, after = [gold.steps for gold in gold_blocks], [gold.after for gold in gold_blocks]
     sketches, reasons, format_gate = _parse_outputs(outputs, config)
     scored = np.array([sketch is not None for sketch in sketches], bool)
     share, consistency_gate, mean_words = _consistency(sketches, scored, reasons, config)
     steps = [sketch.steps if sketch is not None else () for sketch in sketches]
 
     size = len(outputs)
-    pairs = pair_scores(steps, gold_steps, gold_of, config, coverage.canonical_all)
+    pairs = pair_scores(steps, gold_steps, gold_of, config, coverage.canonical_all, after)
     gold_count = np.array([len(steps) for steps in gold_steps], np.int32)[gold_of]
     gates = kernels.Gates(
         format_gate=format_gate,
@@ -214,7 +217,7 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
     return Score(total, format_gate, consistency_gate, share, step_scale, order, content, semantics, reasons)
 
 
-def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical) -> dict[str, np.ndarray]:
+def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical, after=None) -> dict[str, np.ndarray]:
     """The kernels' `PairScores` of B lists of steps against their golds, as float32 arrays [B].
 
     Args:
@@ -222,7 +225,7 @@ def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical) -> 
       golds: [G] lists of steps.
       gold_of: [B] the gold of each prediction.
       config: order_mode, alignment, the matches, weights, denominator and decay are used.
-      canonical: see `encoding.encode`.
+      canonical, after: see `encoding.encode`.
     """
     options = kernels.Options(
         order_exact=config.order_mode == "exact",
@@ -238,9 +241,17 @@ def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical) -> 
     found = {name: np.zeros(len(predictions), np.float32) for name in kernels.PairScores._fields}
     if not predictions:
         return found
-    batches = encoding.encode(predictions, golds, gold_of, canonical)
+    batches = encoding.encode(predictions, golds, gold_of, canonical, after)
     results = [
-        kernels.pair_scores(batch.predicted, batch.gold, batch.gold_row, options, config.alignment) for batch in batches
+        kernels.pair_scores(
+            batch.predicted,
+            batch.gold,
+            batch.gold_row,
+            options,
+            config.alignment,
+            None if batch.before is None else (batch.before, batch.partial),
+        )
+        for batch in batches
     ]
     for batch, scores in zip(batches, results, strict=True):
         for name, values in scores._asdict().items():
@@ -254,7 +265,7 @@ def _parse_golds(golds: Sequence[str]) -> tuple[list, np.ndarray]:
     for row, gold in enumerate(golds):
         if gold not in numbers:
             try:
-                steps.append(grammar.parse_key_block(gold))
+                steps.append(grammar.parse_gold(gold))
             except ValueError as error:
                 raise ValueError(f"golds[{row}]: {error}") from None
             numbers[gold] = len(numbers)
