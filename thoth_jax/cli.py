@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import functools
 import importlib.metadata
 import json
 import logging
@@ -180,6 +181,10 @@ def _parser() -> argparse.ArgumentParser:
             help='rows {"id", "output"}; without it the gold answers are judged against themselves',
         )
         sub.add_argument("--output", metavar="FILE", help="write one JSON row per answer")
+        if name == "evaluate":
+            sub.add_argument(
+                "--lexical", action="store_true", help="BLEU, ROUGE, METEOR, ... of the orc too (extra: eval)"
+            )
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
     return parser
@@ -279,7 +284,7 @@ def _score(options, _overrides) -> int:
 def _evaluate(options, _overrides) -> int:
     from thoth_jax.evaluation.files import evaluate_file
 
-    return _judge(options, evaluate_file)
+    return _judge(options, functools.partial(evaluate_file, lexical=options.lexical))
 
 
 def _judge(options, judge) -> int:

@@ -13,7 +13,8 @@ import numpy as np
 from etils import epath
 
 from thoth_jax.errors import InputError
-from thoth_jax.evaluation.structured import OURS, PUBLISHED, evaluator_blocks, read_key, structured_metrics
+from thoth_jax.evaluation.lexical import averages, lexical_metrics
+from thoth_jax.evaluation.structured import evaluator_blocks, read_key, structured_metrics
 from thoth_jax.protocol import grammar
 from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows
 from thoth_jax.rewards.score import COMPONENTS, ScoreConfig, score_batch
@@ -59,8 +60,8 @@ def score_file(gold, input=None, config: ScoreConfig | None = None, skip_bad: bo
     return rows, summary
 
 
-def evaluate_file(gold, input=None, skip_bad: bool = False) -> Report:
-    """SciRecipe-Eval's executability metrics of a file of predictions.
+def evaluate_file(gold, input=None, skip_bad: bool = False, lexical: bool = False) -> Report:
+    """SciRecipe-Eval's executability metrics of a file of predictions, and with `lexical` those of its orc text.
 
     The key block of an output is found as the published evaluator finds it (`structured.evaluator_blocks`). Without
     `input` each gold key block is evaluated against itself.
@@ -70,27 +71,40 @@ def evaluate_file(gold, input=None, skip_bad: bool = False) -> Report:
 
     Returns:
       rows {"id", "type", "level", metrics...} and a summary {"count", "overall": {metric: mean}, "by_level": {level:
-      {metric: mean}}, "by_type": {...}, "bad": [message]}.
+      {metric: mean}}, "by_type": {...}, "bad": [message]}; with `lexical` also "missing": {metric family: why} and,
+      where no column is missing, the paper's averages avg_9 and avg_8 beside the means.
 
     Raises:
       InputError: as `score_file`.
     """
     items, outputs, bad = _pairs(gold, input, skip_bad, lambda item: item.key, _lenient_steps)
-    predicted = [evaluator_blocks(output)[0] for output in outputs] if input is not None else outputs
+    if input is None:
+        predicted, sentences = outputs, [item.orc for item in items]
+    else:
+        predicted, sentences = zip(*map(evaluator_blocks, outputs), strict=True)
     metrics = structured_metrics(predicted, [item.key for item in items])
-    names = PUBLISHED + OURS
+    missing: dict[str, str] = {}
+    if lexical:
+        words, missing = lexical_metrics(sentences, [item.orc for item in items])
+        metrics |= words
+    names = tuple(metrics)
+
+    def means_of(chosen) -> dict[str, float]:
+        means = _means(chosen, names)
+        return means | {name: _number(value) for name, value in averages(means).items()} if lexical else means
+
     rows = [
         {"id": item.id, "type": item.type, "level": item.level}
         | {name: _number(metrics[name][index]) for name in names}
         for index, item in enumerate(items)
     ]
-    summary: dict[str, Any] = {"count": len(rows), "overall": _means(rows, names)}
+    summary: dict[str, Any] = {"count": len(rows), "overall": means_of(rows)}
     for field in ("level", "type"):
         groups: dict[str, list] = {}
         for row in rows:
             groups.setdefault(row[field], []).append(row)
-        summary[f"by_{field}"] = {value: _means(groups[value], names) for value in sorted(groups)}
-    return rows, summary | {"bad": bad}
+        summary[f"by_{field}"] = {value: means_of(groups[value]) for value in sorted(groups)}
+    return rows, summary | ({"missing": missing} if lexical else {}) | {"bad": bad}
 
 
 def write_jsonl(path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -110,7 +124,12 @@ def table(summary: Mapping[str, Any]) -> str:
         groups = {"overall": summary["overall"]}
         for field in ("level", "type"):
             groups |= {f"{field} {value}": means for value, means in summary[f"by_{field}"].items()}
-        lines += _metric_table(groups)
+        lines += _metric_table(groups, _HEADS)
+        words = {name: head for name, head in _WORD_HEADS.items() if name in summary["overall"]}
+        averaged = {name: head for name, head in _AVERAGE_HEADS.items() if name in summary["overall"]}
+        for heads in (words, averaged):
+            lines += _metric_table(groups, heads) if heads else []
+        lines += [f"missing: {family}: {why}" for family, why in summary.get("missing", {}).items()]
     for message in summary["bad"]:
         lines += textwrap.wrap(f"skipped: {_printable(message)}", 100, subsequent_indent="  ")
     return "\n".join(lines)
@@ -127,14 +146,34 @@ _HEADS = {
     "avg_para": "par",
     "avg_mx": "m_ij",
     "order_subsequence": "O-Sub",
+    "order_tau_matched": "O-TauM",
     "content_per_gold": "Sem-G",
 }
 
 
-def _metric_table(groups: Mapping[str, Mapping[str, float]]) -> list[str]:
-    lines = [" " * 24 + "".join(f"{head:>7}" for head in _HEADS.values())]
+_WORD_HEADS = {
+    "bleu_1": "BLEU1",
+    "bleu_2": "BLEU2",
+    "bleu_3": "BLEU3",
+    "bleu_4": "BLEU4",
+    "bleu_avg": "BLEU",
+    "rouge_1": "R-1",
+    "rouge_2": "R-2",
+    "rouge_l": "R-L",
+    "meteor": "METEOR",
+    "kw_f1": "KW-F1",
+    "bertscore_f1": "BERT",
+}
+_AVERAGE_HEADS = {"avg_9": "AVG-9", "avg_8": "AVG-8"}
+
+
+def _metric_table(groups: Mapping[str, Mapping[str, float]], heads: Mapping[str, str]) -> list[str]:
+    lines = [" " * 22 + "".join(f"{head:>7}" for head in heads.values())]
     for name, means in groups.items():
-        lines.append(f"{_cut(name, 23):<24}" + "".join(f"{means[metric]:7.4f}" for metric in _HEADS))
+        lines.append(
+            f"{_cut(name, 21):<22}"
+            + "".join(f"{means[metric]:7.{4 if means[metric] >= 0 else 3}f}" for metric in heads)
+        )
     return lines
 
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thoth_jax.evaluation.ordering import matched_tau
 from thoth_jax.protocol.grammar import Step
-from thoth_jax.rewards.score import ScoreConfig, pair_scores
+from thoth_jax.rewards.score import ScoreConfig, options_of, pair_scores
 
 PUBLISHED = (
     "step_match",
@@ -26,7 +27,7 @@ PUBLISHED = (
     "avg_para",
     "avg_mx",
 )
-OURS = ("order_subsequence", "content_per_gold")
+OURS = ("order_subsequence", "order_tau_matched", "content_per_gold")
 
 _CONFIG = ScoreConfig(alignment="greedy_reference", order_mode="lcs")
 
@@ -55,7 +56,8 @@ def structured_metrics(pred_keys: Sequence[str], gold_keys: Sequence[str]) -> di
       float32 [B] arrays. Published: step_match (equal numbers of lines), order_strict (equal actions), order_lcs
       (2 LCS / (n + m)), order_tau (on the aligned pairs, which always rise: 1 from two pairs on, else 0), content_score
       (0 to 1.5), avg_obj, avg_para, avg_mx (means over the aligned pairs). Ours beside them: order_subsequence (1 if
-      one action list is a subsequence of the other and neither or both are empty), content_per_gold (content with
+      one action list is a subsequence of the other and neither or both are empty), order_tau_matched (Kendall's tau of
+      the places of steps that belong together, -1 to 1, see `evaluation.ordering`), content_per_gold (content with
       missed gold steps counted 0).
 
     Raises:
@@ -67,9 +69,8 @@ def structured_metrics(pred_keys: Sequence[str], gold_keys: Sequence[str]) -> di
     golds = [read_key(key) for key in numbers]
     gold_of = np.fromiter(map(numbers.__getitem__, gold_keys), np.int64, len(gold_keys))
     predictions = [read_key(key) for key in pred_keys]
-    scores = pair_scores(
-        [block.steps for block in predictions], [block.steps for block in golds], gold_of, _CONFIG, _canonical
-    )
+    predicted_steps, gold_steps = [block.steps for block in predictions], [block.steps for block in golds]
+    scores = pair_scores(predicted_steps, gold_steps, gold_of, _CONFIG, _canonical)
     lines = np.array([block.lines for block in predictions], np.int64)
     gold_lines = np.array([block.lines for block in golds], np.int64)[gold_of]
     return {
@@ -82,6 +83,7 @@ def structured_metrics(pred_keys: Sequence[str], gold_keys: Sequence[str]) -> di
         "avg_para": scores["par"],
         "avg_mx": scores["decay"],
         "order_subsequence": scores["subsequence"],
+        "order_tau_matched": matched_tau(predicted_steps, gold_steps, gold_of, options_of(_CONFIG), _canonical),
         "content_per_gold": scores["content_per_gold"],
     }
 

@@ -251,6 +251,20 @@ def pair_scores(
     return jax.vmap(score)(predicted, paired, order)
 
 
+@jax.jit
+def content_tables(predicted: Steps, gold: Steps, gold_row: jax.Array, options: Options):
+    """Obj + weight * Par of every predicted with every gold step that has the same action, float32 [B, S, T]; elsewhere
+    -1. No position decay. Arguments as in `pair_scores`."""
+    paired = jax.tree.map(lambda leaf: leaf[gold_row], gold)
+
+    def one(predicted, gold):
+        obj, par = _overlaps(_map_steps(predicted, lambda leaf: leaf[:, None]), gold, options)
+        equal = predicted.actions[:, None] == gold.actions[None, :]
+        return jnp.where(equal, obj + options.parameter_weight * par, -1.0)
+
+    return jax.vmap(one)(predicted, paired)
+
+
 class Gates(NamedTuple):
     """Host-side facts of B outputs: [B] arrays."""
 

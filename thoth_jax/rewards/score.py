@@ -217,17 +217,9 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
     return Score(total, format_gate, consistency_gate, share, step_scale, order, content, semantics, reasons)
 
 
-def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical, after=None) -> dict[str, np.ndarray]:
-    """The kernels' `PairScores` of B lists of steps against their golds, as float32 arrays [B].
-
-    Args:
-      predictions: [B] lists of steps.
-      golds: [G] lists of steps.
-      gold_of: [B] the gold of each prediction.
-      config: order_mode, alignment, the matches, weights, denominator and decay are used.
-      canonical, after: see `encoding.encode`.
-    """
-    options = kernels.Options(
+def options_of(config: ScoreConfig) -> kernels.Options:
+    """What the kernels need of a configuration."""
+    return kernels.Options(
         order_exact=config.order_mode == "exact",
         order_lcs=config.order_mode == "lcs",
         object_token=config.object_match == "set_or_token",
@@ -238,6 +230,19 @@ def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical, aft
         decay_power=np.float32(config.decay_power),
         use_decay=config.use_decay,
     )
+
+
+def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical, after=None) -> dict[str, np.ndarray]:
+    """The kernels' `PairScores` of B lists of steps against their golds, as float32 arrays [B].
+
+    Args:
+      predictions: [B] lists of steps.
+      golds: [G] lists of steps.
+      gold_of: [B] the gold of each prediction.
+      config: order_mode, alignment, the matches, weights, denominator and decay are used.
+      canonical, after: see `encoding.encode`.
+    """
+    options = options_of(config)
     found = {name: np.zeros(len(predictions), np.float32) for name in kernels.PairScores._fields}
     if not predictions:
         return found
