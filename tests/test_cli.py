@@ -37,7 +37,7 @@ def refused(capsys, *words):
 def test_help_of_every_command_shows_an_example(capsys):
     code, out, _ = run(capsys)
     assert code == 0
-    for name in ("quickstart", "train", "generate", "score", "evaluate"):
+    for name in ("quickstart", "train", "generate", "score", "evaluate", "bench"):
         assert name in out
         code, text, _ = run(capsys, name, "--help")
         assert code == 0 and f"example:\n  thoth {name}" in text

@@ -20,6 +20,7 @@ _EXAMPLES = {
     "generate": 'thoth generate --model runs/try --prompt "How is plasmid DNA released from E. coli?" --max-tokens 64',
     "score": "thoth score --gold bundled",
     "evaluate": "thoth evaluate --gold bundled --json",
+    "bench": "thoth bench score --pairs 1024 --repeats 3",
 }
 
 
@@ -187,6 +188,15 @@ def _parser() -> argparse.ArgumentParser:
             )
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
+
+    sub = command("bench", _bench, "measure beside a peer in the same run; prints one JSON object")
+    sub.add_argument(
+        "what", choices=("score",), help="score: text to SCORE, beside the published evaluator's algorithm"
+    )
+    sub.add_argument("--pairs", type=_number(int, 8), default=1024, help="answers of a repeat (default: %(default)s)")
+    sub.add_argument("--repeats", type=_number(int, 1, 1000), default=7, help="(default: %(default)s)")
+    sub.add_argument("--seed", type=_number(int, 0), default=0)
+    sub.add_argument("--output", metavar="FILE", help="write the JSON object there too")
     return parser
 
 
@@ -285,6 +295,17 @@ def _evaluate(options, _overrides) -> int:
     from thoth_jax.evaluation.files import evaluate_file
 
     return _judge(options, functools.partial(evaluate_file, lexical=options.lexical))
+
+
+def _bench(options, _overrides) -> int:
+    from thoth_jax.bench.score import bench_score
+
+    text = json.dumps(bench_score(options.pairs, options.repeats, options.seed), indent=1)
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    print(text)
+    return 0
 
 
 def _judge(options, judge) -> int:

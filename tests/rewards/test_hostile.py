@@ -113,6 +113,8 @@ def hacks():
     yield "one step repeated", answer([first] * 5), 1.5
     yield "every action twice", answer([*STEPS, *STEPS]), 0.0
     yield "nothing in the lists", answer([step._replace(objects=(), parameters=()) for step in STEPS]), 1.0
+    listed = [step._replace(objects=(), parameters=()) for step in sorted(STEPS)]
+    yield "the prompt's action list copied, shuffled", answer(listed), 0.0
     yield "objects stuffed", answer([s._replace(objects=(*s.objects, *"abcdefg")) for s in STEPS]), 1.125
     yield "orc holds the whole key", answer(STEPS, [" ".join(s.action for s in STEPS) + " buffer 5 min"] * 5), 2.5
     yield "two answers", answer(STEPS) + "\n" + answer(STEPS), 0.0
@@ -122,3 +124,8 @@ def hacks():
 @pytest.mark.parametrize(("name", "output", "worth"), hacks())
 def test_reward_hacks_have_a_known_worth(name, output, worth):
     assert score_batch([output], [IDEAL]).total[0] == pytest.approx(worth, abs=1e-6), name
+
+
+def test_one_step_repeated_is_worth_little_over_the_longer_list():
+    found = score_batch([answer([STEPS[0]] * 5)], [IDEAL], ScoreConfig(content_denominator="max_length"))
+    assert found.total[0] == pytest.approx(0.3)

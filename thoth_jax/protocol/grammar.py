@@ -8,6 +8,7 @@ accepts. Model text is hostile: nothing here raises on it, and nothing scans it 
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 BLOCKS = ("think", "key", "orc", "note")
@@ -62,6 +63,13 @@ _TAG = re.compile(r"<(/?(?:think|key|orc|note))>", re.IGNORECASE | re.ASCII)
 _HEADER = re.compile(r"Step[ \t]+([0-9]+)[ \t]*:[ \t]*", re.ASCII)
 _HEADS = tuple(f"Step {number}: " for number in range(100))
 _EXPECTED = [tag for block in BLOCKS for tag in (block, "/" + block)]
+# The usual spelling of an answer and of a key line; whatever is not spelled so is read step by step.
+_ANSWER = re.compile(r"\s*<think>([^<]*)</think>\s*<key>([^<]*)</key>\s*<orc>([^<]*)</orc>\s*<note>([^<]*)</note>\s*")
+_TEXT = r'"[^"\\\x00-\x1f]*"'
+_LINE = re.compile(
+    r'\{"action": "([^"\\\x00-\x1f]*)"'
+    rf', "objects": \[(|{_TEXT}(?:, {_TEXT})*)\], "parameters": \[(|{_TEXT}(?:, {_TEXT})*)\]\}}'
+)
 _KEYS = {"action", "objects", "parameters"}
 # Objects arrive as tuples of pairs, so that repeated keys are seen and no dict is taken for a list. A number is refused
 # whatever its value is, so none is ever built: that would take quadratic time in its digits.
@@ -73,7 +81,12 @@ _scan_gold = json.JSONDecoder(
 
 
 def parse(
-    text: str, *, strict_numbering: bool = True, allow_outer_text: bool = False, require_note: bool = True
+    text: str,
+    *,
+    strict_numbering: bool = True,
+    allow_outer_text: bool = False,
+    require_note: bool = True,
+    known: dict[str, Step] | None = None,
 ) -> Parsed:
     """Parse a model's answer.
 
@@ -86,6 +99,7 @@ def parse(
       strict_numbering: both blocks must be numbered 1..m.
       allow_outer_text: text before <think> and after </note> is let pass.
       require_note: the note block must be there and not blank.
+      known: steps read before by their JSON text, for a caller that parses many answers; read and added to.
 
     Returns:
       Parsed; never raises on text.
@@ -94,7 +108,7 @@ def parse(
         text = text.replace("\r\n", "\n")
     try:
         think, key, orc, note = _split_blocks(text, allow_outer_text, require_note)
-        steps = _key_steps(key, strict_numbering)
+        steps = _key_steps(key, strict_numbering, {} if known is None else known)
         sentences = _orc_steps(orc, strict_numbering)
         if len(steps) != len(sentences):
             raise _Refused("step_count", f"{len(steps)} key steps, {len(sentences)} orc steps")
@@ -114,7 +128,7 @@ def salvage(text: str) -> Sketch | None:
     if key is None:
         return None
     try:
-        steps = _key_steps(key, strict_numbering=False)
+        steps = _key_steps(key, False, {})
     except _Refused:
         return None
     lines = [line.strip() for line in (_only_block(text, "orc") or "").split("\n")]
@@ -153,7 +167,7 @@ def parse_gold(text: str) -> Gold:
         raise ValueError("no key block")
     after: list = []
     try:
-        steps = _key_steps(text, strict_numbering=False, after=after)
+        steps = _key_steps(text, False, {}, after)
         return Gold(steps, _precedence(after))
     except _Refused as refused:
         raise ValueError(f"{refused.reason}: {refused.detail}") from None
@@ -211,7 +225,12 @@ def join_blocks(think: str, key: str, orc: str, note: str) -> str:
     )
 
 
-def _split_blocks(text: str, allow_outer_text: bool, require_note: bool) -> list[str]:
+def _split_blocks(text: str, allow_outer_text: bool, require_note: bool) -> Sequence[str]:
+    usual = _ANSWER.fullmatch(text)
+    if usual is not None:
+        bodies = usual.groups()
+        if bodies[3].strip():
+            return bodies
     tags = list(itertools.islice(_TAG.finditer(text), len(_EXPECTED) + 1))
     names = [tag.group(1).lower() for tag in tags]
     if names != _EXPECTED and (require_note or names != _EXPECTED[:6]):
@@ -280,38 +299,64 @@ def _header_end(line: str, number: int, block: str, strict_numbering: bool) -> i
     return header.end()
 
 
-def _key_steps(block: str, strict_numbering: bool, after: list | None = None) -> tuple[Step, ...]:
+def _key_steps(
+    block: str, strict_numbering: bool, known: dict[str, Step], after: list | None = None
+) -> tuple[Step, ...]:
     """The steps of a key block; in a gold, `after` takes what each line says of its predecessors."""
     steps = []
-    scan = _scan_json if after is None else _scan_gold
     for number, line in enumerate(_lines(block), 1):
-        start = _header_end(line, number, "key", strict_numbering)
-        try:
-            pairs, end = scan(line, start)
-        except (ValueError, StopIteration, RecursionError):
-            raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object") from None
-        if end != len(line) or type(pairs) is not tuple:
-            raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object alone on its line")
-        fields = dict(pairs)
-        if len(fields) != len(pairs):
-            raise _Refused(f"repeated_key:{number}", f"key step {number} repeats a JSON key")
-        if after is not None:
-            after.append(fields.pop("after", None))
-        if fields.keys() != _KEYS:
-            raise _Refused(f"wrong_keys:{number}", f"key step {number} needs exactly action, objects, parameters")
-        action, objects, parameters = fields["action"], fields["objects"], fields["parameters"]
-        if type(action) is not str or type(objects) is not list or type(parameters) is not list:
-            raise _Refused(f"wrong_type:{number}", f"key step {number}: action is a string, the others are lists")
-        try:
-            "".join(objects), "".join(parameters)  # the fastest test that all are strings
-        except TypeError:
-            raise _Refused(f"wrong_type:{number}", f"key step {number}: objects and parameters hold strings") from None
-        if not action or action.isspace():
-            raise _Refused(f"blank_action:{number}", f"key step {number} has a blank action")
-        steps.append(Step(action, tuple(objects), tuple(parameters)))
+        text = line[_header_end(line, number, "key", strict_numbering) :]
+        step = known.get(text)
+        if step is None or after is not None:
+            step = known[text] = _plain_step(text, number, after) or _step(text, number, after)
+        steps.append(step)
     if not steps:
         raise _Refused("no_steps:key", "the key block has no step")
     return tuple(steps)
+
+
+def _plain_step(text: str, number: int, after: list | None) -> Step | None:
+    """A step in the usual spelling, without escapes; None for any other."""
+    plain = _LINE.fullmatch(text)
+    if plain is None:
+        return None
+    action, objects, parameters = plain.groups()
+    if not action or action.isspace():
+        raise _Refused(f"blank_action:{number}", f"key step {number} has a blank action")
+    if after is not None:
+        after.append(None)
+    return Step(
+        action,
+        tuple(objects[1:-1].split('", "')) if objects else (),
+        tuple(parameters[1:-1].split('", "')) if parameters else (),
+    )
+
+
+def _step(text: str, number: int, after: list | None) -> Step:
+    """A step in any spelling of JSON."""
+    try:
+        pairs, end = (_scan_json if after is None else _scan_gold)(text, 0)
+    except (ValueError, StopIteration, RecursionError):
+        raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object") from None
+    if end != len(text) or type(pairs) is not tuple:
+        raise _Refused(f"bad_json:{number}", f"key step {number} is not one JSON object alone on its line")
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise _Refused(f"repeated_key:{number}", f"key step {number} repeats a JSON key")
+    if after is not None:
+        after.append(fields.pop("after", None))
+    if fields.keys() != _KEYS:
+        raise _Refused(f"wrong_keys:{number}", f"key step {number} needs exactly action, objects, parameters")
+    action, objects, parameters = fields["action"], fields["objects"], fields["parameters"]
+    if type(action) is not str or type(objects) is not list or type(parameters) is not list:
+        raise _Refused(f"wrong_type:{number}", f"key step {number}: action is a string, the others are lists")
+    try:
+        "".join(objects), "".join(parameters)  # the fastest test that all are strings
+    except TypeError:
+        raise _Refused(f"wrong_type:{number}", f"key step {number}: objects and parameters hold strings") from None
+    if not action or action.isspace():
+        raise _Refused(f"blank_action:{number}", f"key step {number} has a blank action")
+    return Step(action, tuple(objects), tuple(parameters))
 
 
 def _orc_steps(block: str, strict_numbering: bool) -> tuple[str, ...]:

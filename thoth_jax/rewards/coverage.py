@@ -19,7 +19,7 @@ _DASHES = re.compile("[‐‑‒–—―−]")
 # A superscript number after a digit is a power (NFKC alone would make 106 of 10⁶); after a letter it is a charge.
 _SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 # A word: letters and digits, with a decimal point, a group comma or a power between digits.
-_WORD = re.compile(r"[^\W_]+(?:(?<=\d)[.,^]-?\d[^\W_]*)*|\n")
+_WORD = re.compile(r"[^\W_]+(?:(?<=\d)[.,^]-?\d[^\W_]*)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:\^-?\d+)?|\n")
 
 _STOP_WORDS = frozenset((pathlib.Path(__file__).parent / "stop_words.txt").read_text(encoding="utf-8").split())
@@ -64,20 +64,41 @@ def _stemmer():
 
 
 class _StemTable(dict):
-    """Word -> number of its stem, -1 for a stop word. The one thing that outlives a call; bounded."""
+    """White-space word -> number of its stem. The one thing that outlives a call; bounded.
+
+    -1: nothing that counts (stop words, punctuation). -2 - k: several stems, `several[k]`, as "NaOH/SDS" has.
+    """
 
     def __init__(self):
-        super().__init__({"\n": -2})
+        super().__init__()
         self.numbers: dict[str, int] = {}
+        self.several: list[frozenset[int]] = []
 
     def __missing__(self, word: str) -> int:
-        if word in _STOP_WORDS:
-            number = -1
+        folded = word.lower() if word.isascii() else _fold(word)
+        stems = {self._stem(part) for part in _WORD.findall(folded)} - {-1}
+        if len(stems) < 2:
+            number = stems.pop() if stems else -1
         else:
-            stem = _stemmer().stemWord(word) if word.isalpha() and len(word) <= _LONGEST_STEMMED else word
-            number = self.numbers.setdefault(stem, len(self.numbers))
+            self.several.append(frozenset(stems))
+            number = -1 - len(self.several)
         self[word] = number
         return number
+
+    def _stem(self, word: str) -> int:
+        if word in _STOP_WORDS:
+            return -1
+        stem = _stemmer().stemWord(word) if word.isalpha() and len(word) <= _LONGEST_STEMMED else word
+        return self.numbers.setdefault(stem, len(self.numbers))
+
+    def of(self, words: Sequence[str]) -> set[int]:
+        """The distinct stems of some words; it may hold -1 beside them."""
+        found = set(map(self.__getitem__, words))
+        if found and min(found) < -1:
+            for number in [number for number in found if number < -1]:
+                found.remove(number)
+                found |= self.several[-2 - number]
+        return found
 
 
 _stems = _StemTable()
@@ -100,28 +121,32 @@ class Words(NamedTuple):
 
 
 def words_of(sketches: Sequence[Sketch]) -> Words:
-    """Count the words of B answers, every distinct one folded and stemmed once."""
+    """Count the words of B answers; every distinct word is folded and stemmed once, every shared step read once."""
     global _stems
     if len(_stems) > _LARGEST_TABLE:
         _stems = _StemTable()
-    size = len(sketches)
-    steps = np.array([len(sketch.steps) for sketch in sketches], np.int64)
-    sentences = np.array([len(sketch.orc) for sketch in sketches], np.int64)
-    key, orc = _step_texts(sketches)
-    (key_step, key_stem, _), (orc_step, orc_stem, orc_count) = _matches((key, orc), _WORD, _stems)
-    # An orc sentence has the number of its key step; one beyond the key's last counts only as words.
-    row, place = _places(sentences)
-    number = np.where(place < steps[row], (np.cumsum(steps) - steps)[row] + place, -1)
-    orc_step = number[orc_step]
-    stride = len(_stems.numbers) + 1
-    wanted = encoding.distinct((key_step * stride + key_stem)[key_stem >= 0])
-    said = encoding.distinct((orc_step * stride + orc_stem)[(orc_stem >= 0) & (orc_step >= 0)])
-    owner = _places(steps)[0][wanted // stride]
-    return Words(
-        np.bincount(owner[_member(wanted, said)], minlength=size),
-        np.bincount(owner, minlength=size),
-        np.bincount(row, weights=orc_count, minlength=size).astype(np.int64),
-    )
+    table = _stems
+    steps: dict[int, set[int]] = {}  # by identity: the sketches keep them
+    counts = []
+    for sketch in sketches:
+        found = total = words = 0
+        for step, sentence in itertools.zip_longest(sketch.steps, sketch.orc):
+            said: set[int] = set()
+            if sentence is not None:
+                parts = sentence.split()
+                words += len(parts)
+                said = table.of(parts)
+            if step is None:
+                continue  # an orc sentence beyond the last key step counts only as words
+            wanted = steps.get(id(step))
+            if wanted is None:
+                action, objects, parameters = step
+                wanted = steps[id(step)] = table.of(" ".join((action, *objects, *parameters)).split())
+                wanted.discard(-1)
+            total += len(wanted)
+            found += len(wanted & said)
+        counts.append((found, total, words))
+    return Words(*np.array(counts, np.int64).reshape(-1, 3).T)
 
 
 def missing_numbers(sketches: Sequence[Sketch]) -> np.ndarray:

@@ -170,7 +170,27 @@ def _closure(after: Sequence[Sequence[int]], length: int) -> np.ndarray:
 def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:
     every = [*predictions, *golds]
     count = np.fromiter(map(len, every), np.int64, len(every))
-    steps = [step for row in every for step in row]
+    row = np.repeat(np.arange(len(every)), count)
+    gold_of_row = np.concatenate([gold_of, np.arange(len(golds))])
+    # A step that occurs again beside the same gold (samples of one prompt share many) is encoded once.
+    places: dict[tuple[int, int], int] = {}
+    steps, step_gold = [], []
+    same = np.empty(row.shape[0], np.int64)
+    at = 0
+    for number, (own, gold) in enumerate(zip(every, gold_of_row.tolist(), strict=True)):
+        side = number >= len(predictions)
+        for step in own:
+            key = (id(step), -1 - gold if side else gold)
+            place = places.get(key)
+            if place is None:
+                place = places[key] = len(steps)
+                steps.append(step)
+                step_gold.append(key[1])
+            same[at] = place
+            at += 1
+    step_gold = np.array(step_gold, np.int64)
+    is_gold = step_gold < 0
+    gold_step = np.where(is_gold, -1 - step_gold, step_gold)
     actions = [step[0] for step in steps]
     object_count = np.fromiter((len(step[1]) for step in steps), np.int64, len(steps))
     objects = [text for step in steps for text in step[1]]
@@ -189,10 +209,7 @@ def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:
         return np.fromiter(map(id_of.__getitem__, texts), np.int64, len(texts))
 
     tokens, token_start = _tokens(list(names))
-    row = np.repeat(np.arange(len(every)), count)
     step_number = np.arange(len(steps))
-    is_gold = row >= len(predictions)
-    gold_step = np.where(is_gold, row - len(predictions), gold_of[np.minimum(row, len(predictions) - 1)])
 
     flat = {}
     for name, texts, per_step in (("object", objects, object_count), ("parameter", parameters, parameter_count)):
@@ -207,20 +224,22 @@ def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:
     # An action is the lowest place of its equals in the gold's vocabulary; blank ones (id -1) are equal too.
     action = _local(ids(actions) + 1, gold_step, is_gold)
     first = np.cumsum(count) - count
-    position = step_number - first[row]
+    position = np.arange(row.shape[0]) - first[row]
 
     def side(chosen, offset, rows):
         return _Side(
             row[chosen] - offset,
             position[chosen],
             count[rows].astype(np.int32),
-            action[chosen],
-            {name: masks[name][chosen] for name in SETS},
-            {name: sizes[name][chosen] for name in SETS},
+            action[same[chosen]],
+            {name: masks[name][same[chosen]] for name in SETS},
+            {name: sizes[name][same[chosen]] for name in SETS},
         )
 
-    return side(~is_gold, 0, slice(None, len(predictions))), side(
-        is_gold, len(predictions), slice(len(predictions), None)
+    split = int(count[: len(predictions)].sum())
+    return (
+        side(slice(None, split), 0, slice(None, len(predictions))),
+        side(slice(split, None), len(predictions), slice(len(predictions), None)),
     )
 
 

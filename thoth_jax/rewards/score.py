@@ -280,9 +280,11 @@ def _parse_golds(golds: Sequence[str]) -> tuple[list, np.ndarray]:
 def _parse_outputs(outputs: Sequence[str], config: ScoreConfig):
     sketches, reasons = [], []
     format_gate = np.ones(len(outputs), np.float32)
+    known: dict[str, grammar.Step] = {}  # samples of one prompt share many lines
     for row, output in enumerate(outputs):
         sketch, reason, _ = grammar.parse(
             output,
+            known=known,
             strict_numbering=config.strict_numbering,
             allow_outer_text=config.allow_outer_text,
             require_note=config.require_note,

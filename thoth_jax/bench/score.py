@@ -1,0 +1,132 @@
+"""`thoth bench score`: text to reward, beside the published evaluator's algorithm in plain Python."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from thoth_jax.bench import evaluator
+from thoth_jax.bench.answers import make_batch
+from thoth_jax.evaluation.structured import structured_metrics
+from thoth_jax.rewards import ScoreConfig, score_batch
+from thoth_jax.rewards import score as score_module
+
+_GROUP = 8
+_LONG_PROMPTS, _LONG_WORDS = 640, 400  # 5,120 answers of about 600 tokens
+
+
+def bench_score(pairs: int = 1024, repeats: int = 7, seed: int = 0) -> dict[str, Any]:
+    """Time both on the same answers, one after the other, with fresh text in every repeat.
+
+    Returns:
+      Medians in seconds, wall and CPU of the process, rates in pairs per second, and ratios to the peer. The peer reads
+      key blocks only; `score_batch` reads whole answers: four blocks, both gates, and SCORE.
+
+    Raises:
+      AssertionError: the peer and our structured metrics disagree on these answers.
+    """
+    prompts = max(1, pairs // _GROUP)
+    batches = [make_batch(seed * 1000 + number, prompts, _GROUP) for number in range(repeats + 1)]
+    long = [make_batch(seed * 1000 + 500 + number, _LONG_PROMPTS, _GROUP, _LONG_WORDS) for number in range(3)]
+    _check(batches[0])
+    contenders: dict[str, Callable] = {
+        "evaluator": lambda b: [
+            evaluator.compare(evaluator.parse(one), evaluator.parse(other))
+            for one, other in zip(b.output_keys, b.gold_keys, strict=True)
+        ],
+        "evaluator_golds_once": _evaluator_golds_once,
+        "structured_metrics": lambda b: structured_metrics(b.output_keys, b.gold_keys),
+        "score_batch": lambda b: score_batch(b.outputs, b.golds),
+    }
+    for run in contenders.values():
+        run(batches[-1])  # compiles, fills the stem table
+    times: dict[str, list] = {name: [] for name in contenders}
+    for batch in batches[:-1]:
+        for name, run in contenders.items():
+            times[name].append(_timed(run, batch))
+    size = len(batches[0].outputs)
+    result: dict[str, Any] = {
+        "pairs": size,
+        "group_size": _GROUP,
+        "repeats": repeats,
+        "seed": seed,
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "device": jax.devices()[0].device_kind,
+        "words_per_answer": statistics.mean(len(text.split()) for text in batches[0].outputs),
+    }
+    for name, values in times.items():
+        result[name] = _summary(values, size)
+    result["kernel"] = _kernel(batches, size)
+    long_times = [_timed(contenders["score_batch"], batch) for batch in [long[0], *long]][1:]
+    result["long"] = _summary(long_times, len(long[0].outputs)) | {
+        "words_per_answer": statistics.mean(len(text.split()) for text in long[0].outputs)
+    }
+    result["times_the_evaluator"] = {
+        "wall": result["evaluator"]["wall_s"] / result["score_batch"]["wall_s"],
+        "cpu": result["evaluator"]["cpu_s"] / result["score_batch"]["cpu_s"],
+        "structured_wall": result["evaluator"]["wall_s"] / result["structured_metrics"]["wall_s"],
+    }
+    return result
+
+
+def _evaluator_golds_once(batch) -> list:
+    golds = {key: evaluator.parse(key) for key in dict.fromkeys(batch.gold_keys)}
+    return [
+        evaluator.compare(evaluator.parse(one), golds[other])
+        for one, other in zip(batch.output_keys, batch.gold_keys, strict=True)
+    ]
+
+
+def _kernel(batches, size: int) -> dict[str, float]:
+    """The device half alone: arrays that are encoded already to scores."""
+    recorded = []
+    original = score_module.kernels.pair_scores
+
+    def record(*args):
+        recorded.append(args)
+        return original(*args)
+
+    score_module.kernels.pair_scores = record
+    try:
+        score_batch(batches[0].outputs, batches[0].golds, ScoreConfig())
+    finally:
+        score_module.kernels.pair_scores = original
+    arguments = jax.device_put([args[:4] for args in recorded]), [args[4:] for args in recorded]
+
+    def run(_):
+        return jax.block_until_ready([original(*a, *b) for a, b in zip(*arguments, strict=True)])
+
+    return _summary([_timed(run, None) for _ in range(len(batches))][1:], size)
+
+
+def _timed(run: Callable, batch) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    run(batch)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _summary(times, size: int) -> dict[str, float]:
+    wall = statistics.median(value for value, _ in times)
+    return {
+        "wall_s": wall,
+        "wall_min_s": min(value for value, _ in times),
+        "wall_max_s": max(value for value, _ in times),
+        "cpu_s": statistics.median(value for _, value in times),
+        "pairs_per_s": size / wall,
+    }
+
+
+def _check(batch) -> None:
+    ours = structured_metrics(batch.output_keys, batch.gold_keys)
+    theirs = [
+        evaluator.compare(evaluator.parse(one), evaluator.parse(other))
+        for one, other in zip(batch.output_keys, batch.gold_keys, strict=True)
+    ]
+    for name in theirs[0]:
+        if not np.allclose(ours[name], [row[name] for row in theirs], atol=1e-5):
+            raise AssertionError(f"{name} differs from the evaluator's")
