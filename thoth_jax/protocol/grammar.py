@@ -63,13 +63,8 @@ _TAG = re.compile(r"<(/?(?:think|key|orc|note))>", re.IGNORECASE | re.ASCII)
 _HEADER = re.compile(r"Step[ \t]+([0-9]+)[ \t]*:[ \t]*", re.ASCII)
 _HEADS = tuple(f"Step {number}: " for number in range(100))
 _EXPECTED = [tag for block in BLOCKS for tag in (block, "/" + block)]
-# The usual spelling of an answer and of a key line; whatever is not spelled so is read step by step.
+# The usual spelling of an answer; what is not spelled so is read tag by tag.
 _ANSWER = re.compile(r"\s*<think>([^<]*)</think>\s*<key>([^<]*)</key>\s*<orc>([^<]*)</orc>\s*<note>([^<]*)</note>\s*")
-_TEXT = r'"[^"\\\x00-\x1f]*"'
-_LINE = re.compile(
-    r'\{"action": "([^"\\\x00-\x1f]*)"'
-    rf', "objects": \[(|{_TEXT}(?:, {_TEXT})*)\], "parameters": \[(|{_TEXT}(?:, {_TEXT})*)\]\}}'
-)
 _KEYS = {"action", "objects", "parameters"}
 # Objects arrive as tuples of pairs, so that repeated keys are seen and no dict is taken for a list. A number is refused
 # whatever its value is, so none is ever built: that would take quadratic time in its digits.
@@ -283,20 +278,18 @@ def _only_block(text: str, block: str) -> str | None:
     return None if start is None or end is None else text[start:end]
 
 
-def _lines(block: str) -> list[str]:
-    return [line for line in map(str.strip, block.split("\n")) if line]
-
-
-def _header_end(line: str, number: int, block: str, strict_numbering: bool) -> int:
-    """Where the text after `Step n:` begins."""
-    if number < len(_HEADS) and line.startswith(_HEADS[number]):  # the usual spelling, without a regex
-        return len(_HEADS[number])
+def _after_header(line: str, number: int, block: str, strict_numbering: bool) -> str:
+    """The text after `Step n:`."""
+    if number < len(_HEADS):
+        usual = _HEADS[number]
+        if line.startswith(usual):  # without a regex
+            return line[len(usual) :]
     header = _HEADER.match(line)
     if header is None:
         raise _Refused(f"bad_line:{block}:{number}", f"line {number} of {block} does not begin with 'Step {number}:'")
     if strict_numbering and header.group(1) != str(number):
         raise _Refused(f"numbering:{block}:{number}", f"line {number} of {block} is numbered {header.group(1)[:12]}")
-    return header.end()
+    return line[header.end() :]
 
 
 def _key_steps(
@@ -304,36 +297,23 @@ def _key_steps(
 ) -> tuple[Step, ...]:
     """The steps of a key block; in a gold, `after` takes what each line says of its predecessors."""
     steps = []
-    for number, line in enumerate(_lines(block), 1):
-        text = line[_header_end(line, number, "key", strict_numbering) :]
+    number = 0
+    for line in block.split("\n"):
+        line = line.strip()
+        if not line:
+            continue
+        number += 1
+        text = _after_header(line, number, "key", strict_numbering)
         step = known.get(text)
         if step is None or after is not None:
-            step = known[text] = _plain_step(text, number, after) or _step(text, number, after)
+            step = known[text] = _step(text, number, after)
         steps.append(step)
     if not steps:
         raise _Refused("no_steps:key", "the key block has no step")
     return tuple(steps)
 
 
-def _plain_step(text: str, number: int, after: list | None) -> Step | None:
-    """A step in the usual spelling, without escapes; None for any other."""
-    plain = _LINE.fullmatch(text)
-    if plain is None:
-        return None
-    action, objects, parameters = plain.groups()
-    if not action or action.isspace():
-        raise _Refused(f"blank_action:{number}", f"key step {number} has a blank action")
-    if after is not None:
-        after.append(None)
-    return Step(
-        action,
-        tuple(objects[1:-1].split('", "')) if objects else (),
-        tuple(parameters[1:-1].split('", "')) if parameters else (),
-    )
-
-
 def _step(text: str, number: int, after: list | None) -> Step:
-    """A step in any spelling of JSON."""
     try:
         pairs, end = (_scan_json if after is None else _scan_gold)(text, 0)
     except (ValueError, StopIteration, RecursionError):
@@ -361,8 +341,13 @@ def _step(text: str, number: int, after: list | None) -> Step:
 
 def _orc_steps(block: str, strict_numbering: bool) -> tuple[str, ...]:
     sentences = []
-    for number, line in enumerate(_lines(block), 1):
-        sentence = line[_header_end(line, number, "orc", strict_numbering) :]
+    number = 0
+    for line in block.split("\n"):
+        line = line.strip()
+        if not line:
+            continue
+        number += 1
+        sentence = _after_header(line, number, "orc", strict_numbering)
         if not sentence or sentence.isspace():
             raise _Refused(f"blank_step:{number}", f"orc step {number} is blank")
         sentences.append(sentence)

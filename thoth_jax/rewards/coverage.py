@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import snowballstemmer
 
-from thoth_jax.protocol.grammar import Sketch
+from thoth_jax.protocol.grammar import Sketch, Step
 from thoth_jax.rewards import encoding
 
 # Hyphens, dashes and minus signs that NFKC leaves apart.
@@ -100,6 +100,14 @@ class _StemTable(dict):
                 found |= self.several[-2 - number]
         return found
 
+    def wanted(self, step: Step, known: dict[int, set[int]]) -> set[int]:
+        """The distinct stems of a key step, -1 left out; kept in `known`."""
+        action, objects, parameters = step
+        stems = self.of(" ".join((action, *objects, *parameters)).split())
+        stems.discard(-1)
+        known[id(step)] = stems
+        return stems
+
 
 _stems = _StemTable()
 
@@ -126,25 +134,21 @@ def words_of(sketches: Sequence[Sketch]) -> Words:
     if len(_stems) > _LARGEST_TABLE:
         _stems = _StemTable()
     table = _stems
-    steps: dict[int, set[int]] = {}  # by identity: the sketches keep them
+    wanted_of: dict[int, set[int]] = {}  # by identity of the step: the sketches keep them
     counts = []
     for sketch in sketches:
         found = total = words = 0
-        for step, sentence in itertools.zip_longest(sketch.steps, sketch.orc):
-            said: set[int] = set()
-            if sentence is not None:
-                parts = sentence.split()
-                words += len(parts)
-                said = table.of(parts)
-            if step is None:
-                continue  # an orc sentence beyond the last key step counts only as words
-            wanted = steps.get(id(step))
-            if wanted is None:
-                action, objects, parameters = step
-                wanted = steps[id(step)] = table.of(" ".join((action, *objects, *parameters)).split())
-                wanted.discard(-1)
+        steps, sentences = sketch.steps, sketch.orc
+        for step, sentence in zip(steps, sentences, strict=False):
+            parts = sentence.split()
+            words += len(parts)
+            wanted = wanted_of.get(id(step)) or table.wanted(step, wanted_of)
             total += len(wanted)
-            found += len(wanted & said)
+            found += len(table.of(parts) & wanted)
+        for step in steps[len(sentences) :]:
+            total += len(table.wanted(step, wanted_of))
+        for sentence in sentences[len(steps) :]:  # beyond the last key step: they count only as words
+            words += len(sentence.split())
         counts.append((found, total, words))
     return Words(*np.array(counts, np.int64).reshape(-1, 3).T)
 
