@@ -6,7 +6,9 @@ Every place where the published sources disagree is an option of `ScoreConfig`; 
 figure 2. Range in the default: 0 to 2.5.
 """
 
+import contextlib
 import dataclasses
+import gc
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -181,6 +183,23 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
     """
     if len(outputs) != len(golds):
         raise ValueError(f"{len(outputs)} outputs but {len(golds)} golds")
+    with _no_collection():
+        return _score_batch(outputs, golds, config)
+
+
+@contextlib.contextmanager
+def _no_collection():
+    """Parsing makes many objects and no cycles: garbage collection would walk all of them, and JAX's, for nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfig) -> Score:
     gold_blocks, gold_of = _parse_golds(golds)
     gold_steps, after = [gold.steps for gold in gold_blocks], [gold.after for gold in gold_blocks]
     sketches, reasons, format_gate = _parse_outputs(outputs, config)
