@@ -9,7 +9,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     packages=find_packages(include=["thoth_jax", "thoth_jax.*", "vprm_jax", "vprm_jax.*"]),
-    package_data={"": ["*.json", "*.jsonl", "*.txt", "*.model", "*.html"]},
+    package_data={"": ["*.json", "*.jsonl", "*.txt", "*.model", "*.html", "*.yaml"]},
     python_requires=">=3.11",
     install_requires=[
         "jax>=0.10",
@@ -28,6 +28,7 @@ setup(
         "tensorboardX>=2.6",
         "tqdm>=4.66",
         "etils[epath]>=1.10",
+        "pyyaml>=6.0",
         "absl-py>=2.0",
     ],
     extras_require={

@@ -21,6 +21,7 @@ DISTRIBUTIONS = {
     "ml_collections": "ml-collections",
     "orbax": "orbax-checkpoint",
     "rouge_score": "rouge-score",
+    "yaml": "pyyaml",
 }
 # Part of another requirement, or of the user's own environment (offered integrations).
 NOT_OURS = {"jaxlib"}

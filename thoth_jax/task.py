@@ -88,8 +88,8 @@ class Task(Protocol):
 
     name: str
 
-    def documents(self, split: str) -> Iterable[str]:
-        """Texts of stage pretrain."""
+    def documents(self, split: str) -> Iterable[str | tuple[str, str]]:
+        """What stage pretrain reads: a text, or a pair (given, wanted) of which only `wanted` is learnt."""
         ...
 
     def examples(self, split: str) -> Sequence[Example]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -27,14 +27,29 @@ class Encoded:
     dropped: int = 0
 
 
-def encode_documents(documents, tokenizer, max_length: int) -> list[Sample]:
-    """Documents -> samples of at most `max_length` pairs; long documents are split, none is lost."""
+def encode_documents(documents: Iterable[str | tuple[str, str]], tokenizer, max_length: int) -> list[Sample]:
+    """Documents -> samples of at most `max_length` pairs; long documents are split, none is lost.
+
+    Of a pair (given, wanted) only `wanted` is learnt, with the end of a document after it; one that is too long loses
+    the beginning of `given`, then the end of `wanted`.
+    """
     samples = []
     for document in documents:
-        samples.extend(split_document(tokenizer.encode_document(document), max_length))
+        if isinstance(document, str):
+            samples.extend(split_document(tokenizer.encode_document(document), max_length))
+        else:
+            samples.append(_pair(*document, tokenizer, max_length))
     if not samples:
         raise InputError("stage pretrain: the task gives no document with at least two tokens")
     return samples
+
+
+def _pair(given: str, wanted: str, tokenizer, max_length: int) -> Sample:
+    answer = tokenizer.encode_document(wanted)[:max_length]
+    prompt = tokenizer.encode(given)[-(max_length + 1 - len(answer)) :]
+    learn = np.zeros(len(prompt) + len(answer), bool)
+    learn[len(prompt) :] = True
+    return Sample(np.asarray(prompt + answer, np.int32), learn)
 
 
 def encode_examples(

@@ -85,10 +85,14 @@ class LmStage:
     def _eval_prompts(self):
         config, run = self.config, self._run
         if config.stage == "pretrain":
-            documents = list(run.task.documents("eval"))[:_CONTINUED]
-            return documents, [
-                run.tokenizer.encode_document(text)[: min(_OPENING, config.max_length)] for text in documents
+            documents = list(itertools.islice(run.task.documents("eval"), _CONTINUED))
+            openings = [
+                run.tokenizer.encode_document(text)[:_OPENING]
+                if isinstance(text, str)
+                else run.tokenizer.encode(text[0])
+                for text in documents
             ]
+            return documents, [opening[-config.max_length :] for opening in openings]
         encoded = prompts_of(run, "eval", config.eval_examples)
         return encoded.examples, encoded.prompts
 
@@ -127,11 +131,8 @@ class LmStage:
         if completions is None:
             return None
         if self.config.stage == "pretrain":
-            rows = [
-                {"document": text[:200], "output": c.text}
-                for text, c in zip(self._eval_examples, completions, strict=True)
-            ]
-            return metrics, rows
+            pairs = zip(self._eval_examples, completions, strict=True)
+            return metrics, [{"document": _shown(text), "output": c.text} for text, c in pairs]
         metrics.update(self._run.task.evaluate(self._eval_examples, completions))
         metrics.update(completion_metrics(completions))
         pairs = zip(self._eval_examples, completions, strict=True)
@@ -154,6 +155,11 @@ class LmStage:
                 total, weight = total + float(sums["loss"][0]), weight + float(sums["loss"][1])
         loss = total / max(weight, 1.0)
         return {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
+
+
+def _shown(document: str | tuple[str, str]) -> str:
+    """A document as it stands beside what the policy made of its opening."""
+    return document[:200] if isinstance(document, str) else "".join(document)
 
 
 def pack(samples: list[Sample], length: int, packing: bool) -> Rows:

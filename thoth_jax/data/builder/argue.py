@@ -1,0 +1,134 @@
+"""The think and note blocks: why each step, why this order, which hazard."""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+
+from thoth_jax.data.builder.draw import Line
+
+_NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six")
+
+
+def reasons(lines: Sequence[Line], count: int, rng: random.Random) -> list[str]:
+    """Why `count` of the steps are done, in the order of the steps."""
+    able = [number for number, line in enumerate(lines) if line.brief and line.why]
+    # Twice as many as asked for, and of these the shorter ones.
+    drawn = rng.sample(able, min(2 * count, len(able)))
+    chosen = sorted(sorted(drawn, key=lambda number: len(lines[number].why + lines[number].brief))[:count])
+    return [_reason(lines[number], number + 1, rng) for number in chosen]
+
+
+def _reason(line: Line, number: int, rng: random.Random) -> str:
+    forms = (
+        f"Step {number}, {line.brief}: {line.why}.",
+        f"{_capital(line.brief)} (step {number}), because {line.why}.",
+        f"{_capital(line.why)}, so {line.brief} in step {number}.",
+    )
+    return rng.choice(forms)
+
+
+def order(lines: Sequence[Line], needs: Mapping[str, frozenset[str]], rng: random.Random) -> str:
+    """Why the steps stand in this order: what needs what, and where the order is free."""
+    ids = [line.id for line in lines]
+    direct = [[n for n in range(k) if ids[n] in needs[ids[k]]] for k in range(len(ids))]
+    if all(direct[k] and direct[k][-1] == k - 1 for k in range(1, len(ids))):
+        return rng.choice(
+            (
+                "Each step works on what the step before gives.",
+                "No step can move, for each needs the one before.",
+                f"The order is fixed: step {len(ids)} needs all the others.",
+            )
+            if len(ids) > 2
+            else ("Step 2 works on what step 1 gives.", "Step 2 needs the result of step 1.", "Step 1 must come first.")
+        )
+    last = len(ids) - 1
+    if direct[last] and len(direct[last]) == last and len(ids) > 2:
+        return f"Step {last + 1} needs the results of {_numbers(direct[last])}."
+    for k in range(last, 0, -1):
+        if not direct[k]:
+            return rng.choice(
+                (
+                    f"Step {k + 1} needs no earlier step, so it could also come first.",
+                    f"Step {k + 1} is free of the steps before it.",
+                )
+                if k > 1
+                else ("Steps 1 and 2 do not need each other.", "Step 2 does not need step 1: that order is free.")
+            )
+    k = next(k for k in range(1, len(ids)) if len(direct[k]) < k)
+    return f"Step {k + 1} needs {_numbers(direct[k])}."
+
+
+def _numbers(places: Sequence[int]) -> str:
+    shown = [str(place + 1) for place in places]
+    if len(shown) == 1:
+        return f"step {shown[0]}"
+    return f"steps {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def count_word(number: int) -> str:
+    """2 -> "two"."""
+    return _NUMBER_WORDS[number]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# What a step holds -> what to mind, the graver first.
+_HAZARDS = (
+    (r"phenol|chloroform|trizol|guanidin", "Work with the solvent in the fume hood and wear nitrile gloves."),
+    (r"formaldehyde|glutaraldehyde|fixative|formalin", "Fixative is toxic: use the fume hood, wear gloves."),
+    (r"mercaptoethanol|acrylamide|ethidium|cycloheximide|hydroxyurea", "The reagent is toxic: wear gloves and a coat."),
+    (r"\bnaoh\b|sodium hydroxide|\bhcl\b|\w acid\b|alkali", "Acid and alkali burn: wear goggles and gloves."),
+    (r"liquid nitrogen|dry ice|-80 °c|frozen vial", "Wear cold-proof gloves and a face shield."),
+    (r"uv\b|ultraviolet", "Shield eyes and skin from ultraviolet light."),
+    (r"methanol|ethanol|isopropanol|acetone|flame|xylene", "Keep the solvent away from open flames."),
+    (r"needle|scalpel|blade|razor|syringe|microtome", "Put used blades and needles in the sharps bin."),
+    (r"autoclave|boil|molten|microwave|\b(?:9\d|100|121) °c", "Hot liquid scalds: use heat gloves and open slowly."),
+    (r"\d x g\b|centrifug|\bspin ", "Balance the rotor before each spin."),
+    (r"\bv\b|gel chamber|electro", "Switch the power off before you open the chamber."),
+    (r"sonicat", "Wear ear protection near the sonicator."),
+    (r"laser", "Never look into the laser beam."),
+    (r"bacteri|colon|culture|coli|phage|virus|serum|blood|cells?\b", "Collect all culture waste for the autoclave."),
+    (r"mouse|mice|rat\b|animal", "Follow the approved animal protocol."),
+    (r"stain|dye|probe|antibod", "Wear gloves, for dyes stain and some are toxic."),
+    (r"rna\b|rnase|cdna", "Change gloves often, for skin carries RNases."),
+)  # fmt: skip
+_GRAVE = 6
+_HAZARDS = tuple((place < _GRAVE, re.compile(pattern), text) for place, (pattern, text) in enumerate(_HAZARDS))
+_PLAIN = (
+    "Wear gloves and label every tube.",
+    "Wear a lab coat and gloves throughout.",
+    "Wipe up spills at once and wear gloves.",
+)
+
+
+def note(lines: Sequence[Line], advice: Sequence[str], rng: random.Random) -> str:
+    """A warning or advice that fits one of the steps.
+
+    The step's own hazard where the source has one; else a grave hazard that its words call for; else the advice of the
+    protocol that speaks of the same things; else a lesser hazard.
+    """
+    own = [line.hazard for line in lines if line.hazard]
+    if own:
+        return own[0]
+    words = " ".join(map(_words, lines))
+    called = [(grave, text) for grave, pattern, text in _HAZARDS if pattern.search(words)]
+    fitting = [text for text in advice if len(_stems(text) & _stems(words)) >= 2]
+    if called and called[0][0]:
+        return called[0][1]
+    if fitting:
+        return min(fitting, key=len)
+    return called[0][1] if called else rng.choice(_PLAIN)
+
+
+def _stems(text: str) -> set[str]:
+    """The beginnings of its longer words; enough to tell whether two texts speak of the same things."""
+    return {word[:6] for word in re.findall(r"[a-z]{5,}", text.lower())} - _COMMON
+
+
+_COMMON = {"before", "after", "until", "other", "their", "which", "first", "never", "every", "about", "fresh", "clean"}
+
+
+def _words(line: Line) -> str:
+    return " ".join((line.step.action, *line.step.objects, *line.step.parameters, line.say)).lower()

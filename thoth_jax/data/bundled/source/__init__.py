@@ -1,0 +1,1 @@
+"""The bundled protocols as structured YAML, one file per subfield; builder/source.py reads them."""
