@@ -301,10 +301,10 @@ def _bench(options, _overrides) -> int:
     from thoth_jax.bench.score import bench_score
 
     text = json.dumps(bench_score(options.pairs, options.repeats, options.seed), indent=1)
+    print(text)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-    print(text)
     return 0
 
 

@@ -19,7 +19,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from thoth_jax.config_keys import FREE, KEYS, STAGES, Key, describe, keys_of
-from thoth_jax.errors import InputError, nearest
+from thoth_jax.errors import InputError, first_line, nearest
 from thoth_jax.plugins import alternatives, check_type, import_object, parameters_of
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "from_file",
     "keys_of",
     "load",
+    "read_json",
     "run_dir_of",
     "to_json",
 ]
@@ -118,6 +119,20 @@ def beside(file: str, name: str) -> str:
     return str(epath.Path(file).parent / name)
 
 
+def read_json(path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+      InputError: it is not JSON, or not UTF-8; names the line.
+    """
+    try:
+        return json.loads(epath.Path(path).read_text())
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise InputError(f"{path}: not a JSON text in UTF-8") from None
+
+
 def _split_override(override: str) -> tuple[str, str]:
     name, separator, value = override.partition("=")
     if not separator:
@@ -130,12 +145,7 @@ def _read_file(path: str) -> tuple[dict, str]:
     if not file.exists() or file.is_dir():
         raise InputError(f"config file {path!r}: no such file")
     if path.endswith(".json"):
-        try:
-            tree = json.loads(file.read_text())
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-        except (UnicodeDecodeError, RecursionError):
-            raise InputError(f"{path}: not a JSON text in UTF-8") from None
+        tree = read_json(file)
     else:
         tree = _run_config_file(path)
     if isinstance(tree, ConfigDict):
@@ -175,7 +185,7 @@ def _message(error: BaseException) -> str:
         if found:
             unknown = found[1] or found[2]
             return f"unknown key {unknown!r}{nearest(unknown, {name.rpartition('.')[2] for name in KEYS})}"
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return first_line(error)
 
 
 def _lookup(name: str, stage: str, where: str) -> Key:

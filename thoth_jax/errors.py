@@ -12,6 +12,12 @@ class InputError(ValueError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, its type's name where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint to append to a message about an unknown name: the closest valid one, else all of them."""
     valid = sorted(valid)

@@ -4,8 +4,8 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from etils import epath
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from thoth_jax.errors import InputError
 from thoth_jax.protocol import prompts
-from thoth_jax.protocol.schema import ProtocolItem, item_of, read_rows
+from thoth_jax.protocol.schema import ProtocolItem, Row, item_of, read_rows, row_id
 from thoth_jax.rollout import Engine, Sampling
 from thoth_jax.sharding import make_mesh, use_mesh
 from thoth_jax.train.build import load_weights
@@ -176,7 +176,7 @@ def _read_chats(path: str, options: GenerateOptions, skip_bad: bool) -> list[_Ch
     for row in rows:
         where = f"{path}:{row.line}"
         try:
-            item = _prompted(row.data, row.index, where) if prompted else item_of(row, where)
+            item = _prompted(row, where) if prompted else item_of(row, where)
             if item.id in lines:
                 raise InputError(
                     f"{where}: field 'id': {item.id!r} is also the id of line {lines[item.id]}; ids name output rows"
@@ -193,14 +193,12 @@ def _read_chats(path: str, options: GenerateOptions, skip_bad: bool) -> list[_Ch
     return chats
 
 
-def _prompted(data: Mapping[str, Any], index: int, where: str) -> ProtocolItem:
-    """A row {"id", "prompt"}; without an id it is called by its number."""
-    text, identity = data.get("prompt"), data.get("id", index)
+def _prompted(row: Row, where: str) -> ProtocolItem:
+    """A row {"id", "prompt"}."""
+    text = row.data.get("prompt")
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{where}: field 'prompt' must be a text that is not blank")
-    if not isinstance(identity, (str, int)) or isinstance(identity, bool):
-        raise InputError(f"{where}: field 'id' must be a text or a whole number")
-    return ProtocolItem(str(identity), text)
+    return ProtocolItem(row_id(row, where), text)
 
 
 def _answered(path: str) -> set[str]:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from thoth_jax.errors import InputError, nearest
+from thoth_jax.errors import InputError, first_line, nearest
 
 # Files of the user's that were imported by path: an exception that passes through one of them is the user's to mend.
 _user_files: set[str] = set()
@@ -91,8 +91,7 @@ def _no_library(filename: str) -> bool:
 
 
 def _what(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
 
 
 def user_error(error: BaseException) -> str | None:

@@ -12,8 +12,9 @@ import numpy as np
 from thoth_jax.bench import evaluator
 from thoth_jax.bench.answers import make_batch
 from thoth_jax.evaluation.structured import structured_metrics
-from thoth_jax.rewards import ScoreConfig, score_batch
-from thoth_jax.rewards import score as score_module
+from thoth_jax.protocol import grammar
+from thoth_jax.rewards import ScoreConfig, coverage, encoding, kernels, score_batch
+from thoth_jax.rewards.score import options_of
 
 _GROUP = 8
 _LONG_PROMPTS, _LONG_WORDS = 640, 400  # 5,120 answers of about 600 tokens
@@ -84,22 +85,21 @@ def _evaluator_golds_once(batch) -> list:
 
 def _kernel(batches, size: int) -> dict[str, float]:
     """The device half alone: arrays that are encoded already to scores."""
-    recorded = []
-    original = score_module.kernels.pair_scores
-
-    def record(*args):
-        recorded.append(args)
-        return original(*args)
-
-    score_module.kernels.pair_scores = record
-    try:
-        score_batch(batches[0].outputs, batches[0].golds, ScoreConfig())
-    finally:
-        score_module.kernels.pair_scores = original
-    arguments = jax.device_put([args[:4] for args in recorded]), [args[4:] for args in recorded]
+    batch = batches[0]
+    golds = {text: number for number, text in enumerate(dict.fromkeys(batch.golds))}
+    calls = encoding.encode(
+        [grammar.parse(text).sketch.steps for text in batch.outputs],
+        [grammar.parse_gold(text).steps for text in golds],
+        np.array([golds[text] for text in batch.golds]),
+        coverage.canonical_all,
+    )
+    config = ScoreConfig()
+    arrays = jax.device_put([(call.predicted, call.gold, call.gold_row) for call in calls])
 
     def run(_):
-        return jax.block_until_ready([original(*a, *b) for a, b in zip(*arguments, strict=True)])
+        return jax.block_until_ready(
+            [kernels.pair_scores(*call, options_of(config), config.alignment) for call in arrays]
+        )
 
     return _summary([_timed(run, None) for _ in range(len(batches))][1:], size)
 

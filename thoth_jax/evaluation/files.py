@@ -16,7 +16,7 @@ from thoth_jax.errors import InputError
 from thoth_jax.evaluation.lexical import averages, lexical_metrics
 from thoth_jax.evaluation.structured import evaluator_blocks, read_key, structured_metrics
 from thoth_jax.protocol import grammar
-from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows
+from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows, row_id
 from thoth_jax.rewards.score import COMPONENTS, ScoreConfig, score_batch
 
 Report = tuple[list[dict[str, Any]], dict[str, Any]]
@@ -238,18 +238,22 @@ def _read_predictions(path, skip_bad: bool, refuse) -> dict[str, str]:
         refuse(message)
     outputs: dict[str, str] = {}
     for row in rows:
-        name, output = row.data.get("id"), row.data.get("output")
+        output = row.data.get("output")
         if "id" not in row.data or "output" not in row.data:
             missing = "id" if "id" not in row.data else "output"
             refuse(f"{path}:{row.line}: no field {missing!r}; a prediction row is {{id, output}}")
-        elif isinstance(name, bool) or not isinstance(name, (str, int)):
-            refuse(f"{path}:{row.line}: field 'id' must be a text or a whole number")
-        elif not isinstance(output, str):
+            continue
+        try:
+            name = row_id(row, f"{path}:{row.line}")
+        except InputError as error:
+            refuse(str(error))
+            continue
+        if not isinstance(output, str):
             refuse(f"{path}:{row.line}: field 'output' must be a text")
-        elif str(name) in outputs:
-            refuse(f"{path}:{row.line}: field 'id': {str(name)!r} occurs twice")
+        elif name in outputs:
+            refuse(f"{path}:{row.line}: field 'id': {name!r} occurs twice")
         else:
-            outputs[str(name)] = output
+            outputs[name] = output
     return outputs
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from thoth_jax.errors import first_line
+
 # The columns of the paper's tables, in their order; Table 2 leaves out Order-Tau.
 TABLE = (
     "content_score",
@@ -62,7 +64,7 @@ def lexical_metrics(predicted: Sequence[str], gold: Sequence[str]) -> tuple[dict
         except LookupError:
             missing[family] = "NLTK's WordNet data is not there (python -m nltk.downloader wordnet)"
         except OSError as error:
-            missing[family] = f"its model is not there ({str(error).strip().splitlines()[0][:80]})"
+            missing[family] = f"its model is not there ({first_line(error)[:80]})"
         else:
             for column, name in enumerate(names):
                 found[name] = np.zeros(len(predicted))

@@ -8,7 +8,7 @@ accepts. Model text is hostile: nothing here raises on it, and nothing scans it 
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 BLOCKS = ("think", "key", "orc", "note")
@@ -278,6 +278,16 @@ def _only_block(text: str, block: str) -> str | None:
     return None if start is None or end is None else text[start:end]
 
 
+def _numbered(block: str, name: str, strict_numbering: bool) -> Iterator[tuple[int, str]]:
+    """(n, the text after `Step n:`) of the lines that are not blank."""
+    number = 0
+    for line in block.split("\n"):
+        line = line.strip()
+        if line:
+            number += 1
+            yield number, _after_header(line, number, name, strict_numbering)
+
+
 def _after_header(line: str, number: int, block: str, strict_numbering: bool) -> str:
     """The text after `Step n:`."""
     if number < len(_HEADS):
@@ -297,13 +307,7 @@ def _key_steps(
 ) -> tuple[Step, ...]:
     """The steps of a key block; in a gold, `after` takes what each line says of its predecessors."""
     steps = []
-    number = 0
-    for line in block.split("\n"):
-        line = line.strip()
-        if not line:
-            continue
-        number += 1
-        text = _after_header(line, number, "key", strict_numbering)
+    for number, text in _numbered(block, "key", strict_numbering):
         step = known.get(text)
         if step is None or after is not None:
             step = known[text] = _step(text, number, after)
@@ -341,13 +345,7 @@ def _step(text: str, number: int, after: list | None) -> Step:
 
 def _orc_steps(block: str, strict_numbering: bool) -> tuple[str, ...]:
     sentences = []
-    number = 0
-    for line in block.split("\n"):
-        line = line.strip()
-        if not line:
-            continue
-        number += 1
-        sentence = _after_header(line, number, "orc", strict_numbering)
+    for number, sentence in _numbered(block, "orc", strict_numbering):
         if not sentence or sentence.isspace():
             raise _Refused(f"blank_step:{number}", f"orc step {number} is blank")
         sentences.append(sentence)

@@ -29,6 +29,7 @@ __all__ = [
     "read_documents",
     "read_items",
     "read_rows",
+    "row_id",
 ]
 
 
@@ -208,6 +209,18 @@ def _document(row: Row, where: str) -> str:
     return _text(row.data, "text", where)
 
 
+def row_id(row: Row, where: str) -> str:
+    """The id of a row, its number from 0 where it has none.
+
+    Raises:
+      InputError: it is neither a text nor a whole number.
+    """
+    identity = row.data.get("id", row.index)
+    if not isinstance(identity, (str, int)) or isinstance(identity, bool):
+        raise InputError(f"{where}: field 'id' must be a text or a whole number")
+    return str(identity)
+
+
 def item_of(row: Row, where: str) -> ProtocolItem:
     """The item of a row, in any of the formats; `where` goes into messages and into the item.
 
@@ -215,10 +228,7 @@ def item_of(row: Row, where: str) -> ProtocolItem:
       InputError: a row of none of the formats; a field that is missing or of the wrong type.
     """
     data = row.data
-    identity = data.get("id", row.index)
-    if not isinstance(identity, (str, int)) or isinstance(identity, bool):
-        raise InputError(f"{where}: field 'id' must be a text or a whole number")
-    common = {"id": str(identity), "where": where}
+    common = {"id": row_id(row, where), "where": where}
     for name in ("type", "level"):
         value = data.get(name)
         if value is not None and not isinstance(value, (str, int)):

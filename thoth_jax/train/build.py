@@ -86,10 +86,7 @@ def lora_config(config) -> LoraConfig:
 def _base_step(config, run_dir: str) -> int | None:
     """The step of the run `init_from` that this run starts from: the one it has started from, else the newest."""
     file = epath.Path(run_dir) / "policy" / "base.json"
-    try:
-        base = json.loads(file.read_text()) if file.exists() else {}
-    except ValueError:
-        raise InputError(f"{file}: not JSON; it names the checkpoint that this run started from") from None
+    base = configuration.read_json(file) if file.exists() else {}
     if config.init_from and base.get("init_from") == config.init_from:
         return base["step"]
     return newest_step(_run_in(config.init_from)) if config.init_from else None
@@ -176,12 +173,7 @@ def load_weights(
     file = epath.Path(path) / "config.json"
     if not file.exists():
         raise InputError(f"{path}: neither a model directory nor a run directory (no config.json)")
-    try:
-        saved = json.loads(file.read_text())
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file}:{error.lineno}: not JSON: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise InputError(f"{file}: not a JSON text in UTF-8") from None
+    saved = configuration.read_json(file)
     if not isinstance(saved, dict):
         raise InputError(f"{file}: expected a JSON object")
     if "stage" not in saved:

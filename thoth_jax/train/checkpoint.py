@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
-from thoth_jax.errors import InputError
+from thoth_jax.errors import InputError, first_line
 from thoth_jax.train.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -27,10 +27,6 @@ class Checkpoints:
         self._run_dir = epath.Path(run_dir).absolute()
         handlers = {"state": ocp.StandardCheckpointHandler(), "position": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._run_dir / "checkpoints", options=options, item_handlers=handlers)
-
-    def latest(self) -> int | None:
-        """The newest step, or None."""
-        return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
         """Start writing step `step` in the background; an error of the write before this one is raised here."""
@@ -57,8 +53,8 @@ class Checkpoints:
         for step in steps:
             try:
                 return self._read(state, step)
-            except InputError:
-                raise
+            except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+                raise  # another configuration, or no room for it: the file is not to blame
             except Exception as error:  # whatever a broken file makes Orbax raise
                 self._set_aside(step, error)
         if steps:
@@ -104,8 +100,7 @@ class Checkpoints:
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoint set aside")
         self._manager.reload()
-        reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
-        logger.warning("checkpoint %d is damaged (%s): moved to %s", step, reason, target)
+        logger.warning("checkpoint %d is damaged (%s): moved to %s", step, first_line(error)[:100], target)
 
     def close(self) -> None:
         """Wait for the last write; raises its error."""
@@ -148,8 +143,10 @@ def restore_trainable(run_dir: str, trainable: Any, step: int | None = None) -> 
             restored = manager.restore(step, args=args)
         if _differs(restored):
             raise ValueError("it holds other numbers than were written")
+    except (MemoryError, jax.errors.JaxRuntimeError):
+        raise
     except Exception as error:  # whatever a broken file makes Orbax raise
-        reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
+        reason = first_line(error)[:100]
         raise InputError(
             f"{directory / str(step)}: the checkpoint is damaged ({reason}); remove it to use the one before"
         ) from error

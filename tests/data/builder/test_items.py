@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from thoth_jax.data.builder import redrawn_items, scaling, splits
-from thoth_jax.data.builder.corpus import BUILDERS
+from thoth_jax.data.builder.corpus import BUILDERS, shipped_items, subtask_rows
+from thoth_jax.data.builder.corpus import slug as corpus_slug
 from thoth_jax.data.builder.draw import Variant, any_order, dependent
 from thoth_jax.evaluation.structured import structured_metrics
 from thoth_jax.rewards.score import score_batch
@@ -39,6 +40,17 @@ def perfect(answers, keys) -> None:
 
 def test_every_redrawn_item_is_perfect_against_itself(redrawn):
     perfect([item.answer for item in redrawn], [item.key for item in redrawn])
+
+
+def test_the_fixed_items_and_the_smaller_tasks_are_sound(corpus, tokens):
+    fixed = shipped_items(corpus, tokens)
+    perfect([item.answer for item in fixed], [item.key for item in fixed])
+    assert {item.type for item in fixed} == set(BUILDERS) and len({item.id for item in fixed}) == len(fixed) > 700
+    rows = subtask_rows(corpus)
+    assert len({row["id"] for row in rows}) == len(rows) > 100
+    trained = {corpus_slug(protocol.name) for protocol in corpus.of(splits.SFT)}
+    assert all(any(row["id"].startswith(name) for name in trained) for row in rows)
+    assert all([turn["from"] for turn in row["conversations"]] == ["human", "gpt"] for row in rows)
 
 
 def test_the_same_seed_gives_the_same_items(corpus, tokens):

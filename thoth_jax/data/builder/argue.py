@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
-from thoth_jax.data.builder.draw import Line
+from thoth_jax.data.builder.draw import Line, capital
 
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six")
 
@@ -21,8 +21,8 @@ def reasons(lines: Sequence[Line], count: int, rng: random.Random) -> list[str]:
 def _reason(line: Line, number: int, rng: random.Random) -> str:
     forms = (
         f"Step {number}, {line.brief}: {line.why}.",
-        f"{_capital(line.brief)} (step {number}), because {line.why}.",
-        f"{_capital(line.why)}, so {line.brief} in step {number}.",
+        f"{capital(line.brief)} (step {number}), because {line.why}.",
+        f"{capital(line.why)}, so {line.brief} in step {number}.",
     )
     return rng.choice(forms)
 
@@ -68,10 +68,6 @@ def _numbers(places: Sequence[int]) -> str:
 def count_word(number: int) -> str:
     """2 -> "two"."""
     return _NUMBER_WORDS[number]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 # What a step holds -> what to mind, the graver first.

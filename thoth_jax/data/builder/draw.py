@@ -74,8 +74,8 @@ class Variant:
         parameters = [self.text(q.draw(rng) if rng else q.standard()) for q in step.parameters]
         objects = [self.text(object) for object in step.objects]
         template = self.text(step.say)
-        say = _capital(fill(template, objects, parameters))
-        prose = _capital(fill(self.text(step.prose), objects, parameters))
+        say = capital(fill(template, objects, parameters))
+        prose = capital(fill(self.text(step.prose), objects, parameters))
         return Line(
             step=Step(
                 step.action.lower(), tuple(o.lower() for o in objects), tuple(text.lower() for text in parameters)
@@ -90,7 +90,8 @@ class Variant:
         )
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """A text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
@@ -99,13 +100,13 @@ def _rename(text: str, first: str, other: str) -> str:
 
     def put(match: re.Match) -> str:
         article, name = match.group(1), match.group(2)
-        new = other if name[0] == first[0] else _capital(other)
+        new = other if name[0] == first[0] else capital(other)
         if not article:
             return new
         word = "an" if other[0].lower() in "aeiou" else "a"
-        return f"{_capital(word) if article[0] == 'A' else word} {new}"
+        return f"{capital(word) if article[0] == 'A' else word} {new}"
 
-    return re.sub(rf"\b(?:(an?|An?) )?({re.escape(first)}|{re.escape(_capital(first))})\b", put, text)
+    return re.sub(rf"\b(?:(an?|An?) )?({re.escape(first)}|{re.escape(capital(first))})\b", put, text)
 
 
 _BEFORE = "about above across after against among around at before below beside between by down during for from in into"

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from thoth_jax.data.builder.draw import Line, Variant, window
+from thoth_jax.data.builder.draw import Line, Variant, capital, window
 from thoth_jax.data.builder.items import Draft, bullets, goal, in_order, passage
 
 
@@ -57,7 +57,7 @@ def constraint(variant: Variant, rng: random.Random) -> Draft | None:
             )
             + f" Notes:\n{mixed}{order}"
         )
-    why = rng.choice((f"{_capital(given)}, so {idea}.", f"The standard way is closed: {given}.", f"{_capital(idea)}."))
+    why = rng.choice((f"{capital(given)}, so {idea}.", f"The standard way is closed: {given}.", f"{capital(idea)}."))
     return Draft(question, lines, why=why, listed=True)
 
 
@@ -83,7 +83,7 @@ def safety(variant: Variant, rng: random.Random) -> Draft | None:
                 f"We must {asks}. What protects us, in which order? The rules:\n{mixed}{order}",
             )
         )
-    danger = rng.choice((f"The danger: {why}.", f"{_capital(why)}.", f"Care is needed because {why}."))
+    danger = rng.choice((f"The danger: {why}.", f"{capital(why)}.", f"Care is needed because {why}."))
     return Draft(question, lines, why=danger, note=variant.text(entry.note), listed=True)
 
 
@@ -93,7 +93,3 @@ def _mixed(lines: Sequence[Line], rng: random.Random) -> tuple[str, str]:
     if distinct and rng.random() < 0.5:
         return bullets(rng.sample(lines, len(lines))), f"\nAction order: {in_order(lines)}."
     return bullets(lines), ""
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

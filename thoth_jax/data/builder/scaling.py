@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from thoth_jax.data.builder.draw import Variant
+from thoth_jax.data.builder.draw import Variant, capital
 from thoth_jax.data.builder.items import Draft, made_step
 
 # Below this a pipette is not accurate: the stock is diluted first.
@@ -164,16 +164,12 @@ def _sum(parts, factor: Fraction, rng: random.Random) -> str:
     """One product worked out, and the total."""
     name, volume = rng.choice(parts)
     total = shown(sum(volume for _, volume in parts) * factor)
-    worked = f"{_capital(name)}: {_number(volume)} x {_number(factor)} = {_number(volume * factor)} µl."
+    worked = f"{capital(name)}: {_number(volume)} x {_number(factor)} = {_number(volume * factor)} µl."
     return f"{worked} In all {total}." if total else worked
 
 
 def _number(value: Fraction) -> str:
     return f"{float(value):g}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _note(rng: random.Random) -> str:
