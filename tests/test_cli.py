@@ -37,16 +37,27 @@ def refused(capsys, *words):
 def test_help_of_every_command_shows_an_example(capsys):
     code, out, _ = run(capsys)
     assert code == 0
-    for name in ("quickstart", "train", "generate", "score", "evaluate", "bench"):
-        assert name in out
-        code, text, _ = run(capsys, name, "--help")
+    for name in (
+        "quickstart",
+        "train",
+        "generate",
+        "score",
+        "evaluate",
+        "bench",
+        "data",
+        "data show",
+        "data stats",
+        "data build",
+    ):
+        assert name.split()[0] in out
+        code, text, _ = run(capsys, *name.split(), "--help")
         assert code == 0 and f"example:\n  thoth {name}" in text
 
 
 @pytest.fixture
 def examples(capsys):
     def of(name):
-        text = run(capsys, name, "--help")[1]
+        text = run(capsys, *name.split(), "--help")[1]
         return shlex.split(text.partition("example:\n")[2].strip())[1:]
 
     return of
@@ -57,6 +68,10 @@ def test_the_examples_work_as_pasted(examples, capsys, tmp_path, monkeypatch):
     assert run(capsys, *examples("score"))[0] == 0
     code, out, _ = run(capsys, *examples("evaluate"))
     assert code == 0 and json.loads(out)["overall"]["content_score"] == 1.5
+    for name in ("data", "data show", "data stats", "data build"):
+        code, out, _ = run(capsys, *examples(name))
+        assert code == 0 and max(map(len, out.split("\n"))) <= 100, name
+    assert out.count("equal to the shipped file") == 5 and (tmp_path / "runs/corpus/items.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -86,6 +101,31 @@ def test_unknown_arguments_and_keys(capsys):
     assert "unknown argument '--confg=x'" in refused(capsys, "train", "--confg=x")
     assert "unknown argument '--config.a=1'" in refused(capsys, "score", "--gold", "bundled", "--config.a=1")
     assert "no such file" in refused(capsys, "train", "--config=none.py")
+
+
+def test_bad_input_of_the_data_commands(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "thoth data: no row with id 'x'" in refused(capsys, "data", "show", "x")
+    assert "types: constraint, overview_qa" in refused(capsys, "data", "show", "--type", "plan")
+    assert "--number: '0': expected a whole number" in refused(capsys, "data", "show", "--number", "0")
+    assert "none.jsonl: no such file" in refused(capsys, "data", "stats", "--input", "none.jsonl")
+    assert "no such directory" in refused(capsys, "data", "build", "--source", "none")
+    (tmp_path / "rows.jsonl").write_text(json.dumps(SFT_ROW) + "\n" + json.dumps({"query": "q"}) + "\n")
+    assert "rows.jsonl:2: no field 'response'" in refused(capsys, "data", "show", "--input", "rows.jsonl")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.yaml").write_text("- name: x\n")
+    assert "a.yaml: protocol 1 (x): no field 'aim'" in refused(capsys, "data", "build", "--source", "source")
+    assert run(capsys, "data")[0] == 2
+
+
+def test_show_prints_rows_of_any_format(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(SFT_ROW) + "\n")
+    code, out, _ = run(capsys, "data", "show", "--input", "rows.jsonl")
+    assert code == 0 and "question   q" in out and "answer     a" in out
+    code, out, _ = run(capsys, "data", "show", "--type", "planning", "--split", "test")
+    assert code == 0 and "step 2" in out and "note" in out and ", test, " in out
+    assert json.loads(run(capsys, "data", "stats", "--json")[1])["items"] > 700
 
 
 SFT_ROW = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], "system": ""}

@@ -20,6 +20,10 @@ _EXAMPLES = {
     "generate": 'thoth generate --model runs/try --prompt "How is plasmid DNA released from E. coli?" --max-tokens 64',
     "score": "thoth score --gold bundled",
     "evaluate": "thoth evaluate --gold bundled --json",
+    "data": "thoth data show --type scaling",
+    "data show": "thoth data show --type scaling --split test --number 2",
+    "data stats": "thoth data stats",
+    "data build": "thoth data build --source bundled --out runs/corpus",
     "bench": "thoth bench score --pairs 1024 --repeats 3",
 }
 
@@ -92,10 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"thoth-jax {importlib.metadata.version('thoth-jax')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def command(name, run, summary):
+    def command(name, run, summary, group=commands):
         example = f"example:\n  {_EXAMPLES[name]}"
-        sub = commands.add_parser(
-            name,
+        sub = group.add_parser(
+            name.split()[-1],
             help=summary,
             description=summary,
             epilog=example,
@@ -189,6 +193,32 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
 
+    sub = command("data", None, "look at data files, and build the bundled corpus from its sources")
+    group = sub.add_subparsers(dest="what", metavar="WHAT", required=True)
+    sub = command("data show", _data_show, "print items so that they can be read", group)
+    sub.add_argument("id", nargs="?", default="", help="of one item; without it the first that fits")
+    _data_input(sub)
+    sub.add_argument("--type", default="", help="only items of this type")
+    sub.add_argument("--split", default="", help="only items of this split")
+    sub.add_argument("--number", type=_number(int, 1), default=1, help="how many (default: %(default)s)")
+    sub = command(
+        "data stats", _data_stats, "count items by type, split and subfield, and measure them in tokens", group
+    )
+    _data_input(sub)
+    sub.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="HF directory, tokenizer.json or SentencePiece .model (default: the bundled)",
+    )
+    sub.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    sub = command(
+        "data build", _data_build, "build items, records, drills' sources and tokenizer from YAML files", group
+    )
+    sub.add_argument(
+        "--source", default="bundled", metavar="DIR", help='directory of YAML files, or "bundled" (default)'
+    )
+    sub.add_argument("--out", default="runs/corpus", metavar="DIR", help="where to (default: %(default)s)")
+
     sub = command("bench", _bench, "measure beside a peer in the same run; prints one JSON object")
     sub.add_argument(
         "what", choices=("score",), help="score: text to SCORE, beside the published evaluator's algorithm"
@@ -198,6 +228,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=_number(int, 0), default=0)
     sub.add_argument("--output", metavar="FILE", help="write the JSON object there too")
     return parser
+
+
+def _data_input(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--input", default="bundled", metavar="FILE", help='evaluation, sft or rl rows, or "bundled" (default)'
+    )
 
 
 def _overrides(extra: list[str], options) -> list[str]:
@@ -317,6 +353,46 @@ def _judge(options, judge) -> int:
     if options.output:
         write_jsonl(options.output, rows)
     print(json.dumps(summary) if options.json else table(summary))
+    return 0
+
+
+def _rows_and_items(name: str):
+    from thoth_jax.data import bundled
+    from thoth_jax.protocol.schema import item_of, read_rows
+
+    path = str(bundled.path("items.jsonl")) if name == "bundled" else name
+    rows = read_rows(path).rows
+    return rows, [item_of(row, f"{path}:{row.line}") for row in rows]
+
+
+def _data_show(options, _overrides) -> int:
+    from thoth_jax.data.describe import pick, show
+
+    rows, items = _rows_and_items(options.input)
+    item_of_row = dict(zip((row.index for row in rows), items, strict=True))
+    chosen = pick(rows, id=options.id, type=options.type, split=options.split, number=options.number)
+    print("\n\n".join(show(item_of_row[row.index], row) for row in chosen))
+    return 0
+
+
+def _data_stats(options, _overrides) -> int:
+    from thoth_jax.data import bundled
+    from thoth_jax.data.describe import stats, stats_table
+    from thoth_jax.models.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(options.tokenizer or str(bundled.path("tokenizer.model")))
+    found = stats(*_rows_and_items(options.input), tokenizer)
+    print(json.dumps(found) if options.json else stats_table(found))
+    return 0
+
+
+def _data_build(options, _overrides) -> int:
+    from thoth_jax.data import bundled
+    from thoth_jax.data.builder.bundle import build_bundle, compared
+
+    own = options.source == "bundled"
+    build_bundle(str(bundled.source_directory()) if own else options.source, options.out)
+    print(compared(options.out, own))
     return 0
 
 

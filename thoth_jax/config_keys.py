@@ -72,6 +72,7 @@ KEYS: dict[str, Key] = {
     # Length of the run.
     "num_epochs": Key(1.0, "passes over the data, where num_steps is 0", minimum=0.0),
     "num_steps": Key(0, "optimiser steps (stage rl: rollout steps); 0: from num_epochs", minimum=0),
+    "train_examples": Key(0, "training items (documents in stage pretrain), the first of them; 0: all", minimum=0),
     "batch_size": Key(16, "rows of an update", _LM, minimum=1),
     "max_length": Key(
         512, "tokens of a row; longer documents are split, longer examples follow `overlong`", _LM, minimum=2
@@ -94,7 +95,7 @@ KEYS: dict[str, Key] = {
     "prompts_per_step": Key(8, "P, prompts of a step", _RL, minimum=1),
     "group_size": Key(8, "G, samples of a prompt", _RL, minimum=2),
     "temperature": Key(1.0, "sampling temperature; divides the training logits too", _RL, minimum=1e-3),
-    "max_prompt_length": Key(256, "tokens of a prompt; longer ones follow `overlong`", _CHAT, minimum=1),
+    "max_prompt_length": Key(512, "tokens of a prompt; longer ones follow `overlong`", _CHAT, minimum=1),
     "max_completion_length": Key(256, "tokens of a sampled answer", minimum=1),
     "num_iterations": Key(1, "updates on each batch of rollouts", _RL, minimum=1),
     "epsilon_low": Key(0.2, "the ratio is clipped below at 1 - epsilon_low", _RL, minimum=0.0, maximum=1.0),

@@ -1,6 +1,6 @@
 """Stage 2 with a policy of 1 million parameters: minutes on two CPU cores.
 
-Data: the bundled items, or what task_args.train names.
+Data: the bundled items of SFT protocols, or what task_args.train names.
 """
 
 from thoth_jax.config import defaults
@@ -12,9 +12,9 @@ def get_config():
     config.init_from = "runs/tiny/pretrain"
     config.num_steps = 20
     config.batch_size = 4
-    config.max_length = 1024
-    config.max_prompt_length = 512
-    config.max_completion_length = 256
+    config.max_length = 640
+    config.max_prompt_length = 480
+    config.max_completion_length = 192
     config.learning_rate = 2e-3
     config.warmup_ratio = 0.1
     config.save_every = 10

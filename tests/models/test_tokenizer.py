@@ -94,9 +94,9 @@ def test_symbols_are_single_tokens(spm):
     assert len(spm) == 360
     for symbol in PROTOCOL_SYMBOLS:
         assert len(spm.encode(symbol)) == 1, symbol
-    glue = [': {"action": "', '", "objects": ["', '", "', '"], "parameters": ["', '", "', '"]}']
+    glue = ['{"action": "', '", "objects": ["', '", "', '"], "parameters": ["', '", "', '"]}']
     pieces = [spm.decode([id]) for id in spm.encode(KEY)]
-    assert pieces[0] == "Step 1" and [piece for piece in pieces if piece in glue] == glue
+    assert pieces[0] == "Step 1: " and [piece for piece in pieces if piece in glue] == glue
 
 
 def test_markers_only_where_allowed(spm):

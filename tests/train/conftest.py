@@ -16,7 +16,7 @@ TINY = {
     "model.num_heads": 4,
     "model.num_kv_heads": 2,
     "model.head_dim": 8,
-    "task_args": {"system_prompt": ""},
+    "task_args": {"system_prompt": "", "drills": 60},
     "eval_examples": 2,
     "max_completion_length": 8,
     "num_steps": 4,

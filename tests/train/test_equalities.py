@@ -82,7 +82,7 @@ def test_microbatches_fill_the_last_one_with_empty_rows():
 
 def test_packed_and_unpacked_answers_have_the_same_loss_and_gradient(tiny, trial):
     found = trial(tiny("sft", "mesh.fsdp=1"), jax.devices()[:1])
-    samples = found.stage._encode(found.run.task.examples("train")).samples
+    samples = found.stage._encode(found.run.task.examples("train")[:8]).samples
     widths = [s.width for s in samples]
     assert len(plan(widths, 900)) < len(samples)
     grads = []

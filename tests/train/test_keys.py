@@ -7,6 +7,7 @@ import pytest
 
 from thoth_jax import config as configuration
 from thoth_jax.errors import InputError
+from thoth_jax.tasks.protocol import ProtocolTask
 from thoth_jax.train import build, loop
 from thoth_jax.train.build import lora_config, model_config
 from thoth_jax.train.metrics import read_metrics
@@ -132,7 +133,7 @@ def test_packing_and_thinking_keys(tiny, trial):
         trial(tiny("sft", "max_length=900", word)).stage._rows
         for word in ("packing=true", "packing=false", "enable_thinking=false")
     ]
-    assert len(rows[0]) < len(rows[1]) == 8
+    assert len(rows[0]) < len(rows[1]) == len(ProtocolTask().examples("train"))
     assert rows[2].segment_ids.astype(bool).sum() > rows[0].segment_ids.astype(bool).sum()
 
 
@@ -160,10 +161,20 @@ def test_evaluation_keys(tiny, tmp_path):
     assert evals("eval_examples=1") == ([4], 1)
 
 
+def test_train_examples_takes_the_first(tiny, trial):
+    assert len(trial(tiny("sft", "train_examples=5", "packing=false")).stage._rows) == 5
+    assert [e.id for e in trial(tiny("rl", "train_examples=3")).stage._examples] == [
+        e.id for e in ProtocolTask().examples("train")[:3]
+    ]
+    few, all_rows = trial(tiny("pretrain", "train_examples=4")).stage._rows, trial(tiny("pretrain")).stage._rows
+    assert len(few) < len(all_rows) / 2
+
+
 def test_num_epochs_sets_the_steps(tiny, trial):
     rows = len(trial(tiny("pretrain")).stage._rows)
     assert trial(tiny("pretrain", "num_steps=0", "num_epochs=3")).stage.num_steps == -(-3 * rows // 8)
-    assert trial(tiny("rl", "num_steps=0", "num_epochs=3")).stage.num_steps == 12
+    items = len(ProtocolTask().examples("train"))
+    assert trial(tiny("rl", "num_steps=0", "num_epochs=3")).stage.num_steps == -(-3 * items // 2)
 
 
 def test_architecture_keys_against_init_from_are_refused(tiny, tmp_path):

@@ -24,12 +24,13 @@ _SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens
 _ROLE_MARKER = re.compile(r"<\|[^<>]*\|>")
 _SPACE = "\u2581"  # how SentencePiece writes a space
 
-# What the bundled tokenizer keeps whole: the four blocks' tags and the glue of a step line.
+# What the bundled tokenizer keeps whole: the four blocks' tags, the glue of a step line, the ends of lines.
 PROTOCOL_SYMBOLS = (
     *(f"<{slash}{name}>" for name in ("think", "key", "orc", "note") for slash in ("", "/")),
-    *(': {"action": "', '", "objects": ["', '", "', '"], "parameters": ["', '"], "parameters": []}', '"]}'),
-    *(f"Step {number}" for number in range(1, 10)),
-    "\n",
+    *('{"action": "', '", "objects": ["', '", "', '"], "parameters": ["'),
+    *(f"{end}{line}" for end in ('"], "parameters": []}', '"]}') for line in ("", "\n")),
+    *(f"Step {number}: " for number in range(1, 10)),
+    *(".\n", "\n", "\n\n"),
 )
 
 
@@ -287,7 +288,12 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def train_sentencepiece(
-    texts: Iterable[str], path, vocab_size: int, seed: int = 0, symbols: Sequence[str] = PROTOCOL_SYMBOLS
+    texts: Iterable[str],
+    path,
+    vocab_size: int,
+    seed: int = 0,
+    symbols: Sequence[str] = PROTOCOL_SYMBOLS,
+    split_digits: bool = True,
 ) -> None:
     """Train a SentencePiece BPE and write it to the file `path`; the same texts give the same bytes.
 
@@ -297,6 +303,7 @@ def train_sentencepiece(
       vocab_size: pieces in all, with 256 bytes, special pieces and symbols.
       seed: picks the lines to train on where there are more than a million.
       symbols: texts that are always one token.
+      split_digits: every digit is a token of its own; else frequent numbers are pieces like words.
 
     Raises:
       InputError: the texts do not fit the vocabulary size.
@@ -310,7 +317,8 @@ def train_sentencepiece(
             model_type="bpe",
             vocab_size=vocab_size,
             byte_fallback=True,
-            split_digits=True,
+            split_digits=split_digits,
+            split_by_unicode_script=False,  # it would cut µl and °C in two
             character_coverage=1.0,
             normalization_rule_name="identity",
             add_dummy_prefix=False,

@@ -5,29 +5,40 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from thoth_jax.data import bundled
+from thoth_jax.data.builder.drills import sketched_drills
+from thoth_jax.data.bundled import reader
 from thoth_jax.errors import InputError, nearest
 from thoth_jax.evaluation.structured import evaluator_blocks, structured_metrics
 from thoth_jax.protocol import grammar, prompts
-from thoth_jax.protocol.schema import ProtocolItem, read_documents, read_items, read_rows
+from thoth_jax.protocol.schema import ProtocolItem, read_documents, read_items
 from thoth_jax.rewards.score import ScoreConfig, score_batch
 from thoth_jax.task import Completion, Example, Message, Rewards
 
 logger = logging.getLogger(__name__)
 
 BUNDLED = "bundled"
+_BUNDLED_DRILLS = 2000
 
 
 class ProtocolTask:
     """Protocol documents for pretraining, protocol items for the other stages.
 
+    Splits of the bundled corpus: "train", "eval" (its validation protocols) and "test" (protocols that no choice was
+    made on). Of files: "train" and "eval".
+
     Args:
       train: training file (JSON array or JSONL, any of the formats of protocol/schema.py), or "bundled".
-      eval: held-out file; empty: the bundled one has its own split, of another file `holdout` is held out.
+      eval: held-out file; empty: the bundled corpus has its own split, of another file `holdout` is held out.
       holdout: share of the training rows (at least one) that is held out where there is no eval file.
       system_prompt: the system turn of every prompt; None: the row's own, else ours; "": no system turn.
       score: fields of ScoreConfig that differ from the default, for example {"order_mode": "lcs"}.
       skip_bad: malformed rows are counted and listed in the log, instead of refused.
+      pool: training protocols of the bundled corpus: "sft", "rl" (those kept for RL alone) or "all".
+      redraw: train on so many freshly drawn variants of the pool instead of its shipped items; 0: the shipped ones.
+      drills: copy drills among the documents of stage pretrain, learnt from their second half only; -1: 2,000 of the
+        bundled corpus, none of a file. Of a file they are made by the sketcher from its numbered lines.
+      subtasks: the rows of parameter filling, step ordering and error correction join the bundled training items.
+      seed: of redrawn items and drills.
     """
 
     name = "protocol"
@@ -40,22 +51,38 @@ class ProtocolTask:
         system_prompt: str | None = None,
         score: Mapping | None = None,
         skip_bad: bool = False,
+        pool: str = "sft",
+        redraw: int = 0,
+        drills: int = -1,
+        subtasks: bool = False,
+        seed: int = 0,
     ):
         if not 0.0 <= holdout < 1.0:
             raise InputError(f"task_args.holdout={holdout}: must be at least 0 and below 1")
+        reader.splits_of("train", pool)
+        for key, value, least in (("redraw", redraw, 0), ("drills", drills, -1)):
+            if value < least:
+                raise InputError(f"task_args.{key}={value}: must be at least {least}")
+        if train != BUNDLED and (redraw or subtasks):
+            raise InputError("task_args.redraw and task_args.subtasks are of the bundled corpus, not of a file")
         self._files = {"train": train, "eval": eval}
         self._holdout = holdout
         self._system_prompt = system_prompt
         self._skip_bad = skip_bad
+        self._pool, self._redraw, self._subtasks, self._seed = pool, redraw, subtasks, seed
+        self._drills = drills if drills >= 0 else _BUNDLED_DRILLS * (train == BUNDLED)
         self.score_config = _score_config(score or {})
 
-    def documents(self, split: str) -> list[str]:
-        """Protocols as plain text, for stage pretrain."""
-        return self._split(split, self._read_documents)
+    def documents(self, split: str) -> list[str | tuple[str, str]]:
+        """Protocols as plain text, and drills as pairs (given, wanted), for stage pretrain."""
+        if self._from_bundle(split):
+            return reader.documents(reader.splits_of(split, self._pool), self._drills, self._seed)
+        texts = self._split(split, self._read_documents)
+        return [*texts, *sketched_drills(texts, self._drills, self._seed)] if self._drills else texts
 
     def examples(self, split: str) -> list[Example]:
         """Protocol items, each as Example.data["item"]."""
-        return [Example(item.id, {"item": item}) for item in self._split(split, self._read_items)]
+        return [Example(item.id, {"item": item}) for item in self._items(split)]
 
     def messages(self, example: Example) -> list[Message]:
         """System turn (unless it is switched off) and user turn."""
@@ -120,17 +147,25 @@ class ProtocolTask:
         }
         return {name: float(np.mean(np.asarray(values, np.float64))) for name, values in metrics.items()}
 
+    def _items(self, split: str) -> list[ProtocolItem]:
+        if not self._from_bundle(split):
+            return self._split(split, self._read_items)
+        names = reader.splits_of(split, self._pool)
+        if split == "train" and self._redraw:
+            items = reader.redrawn(names, self._redraw, self._seed)
+        else:
+            items = reader.items(names)
+        return [*items, *reader.subtasks()] if split == "train" and self._subtasks else items
+
+    def _from_bundle(self, split: str) -> bool:
+        return self._files["train"] == BUNDLED and not (split == "eval" and self._files["eval"])
+
     def _split(self, split: str, read) -> list:
         if split not in self._files:
             raise ValueError(f"split {split!r}: there are train and eval")
-        if self._files["train"] == BUNDLED and not (split == "eval" and self._files["eval"]):
-            return read(str(self._bundled(read)), split)
         if split == "eval" and self._files["eval"]:
-            return read(self._files["eval"], None)
-        return self._held_out(read(self._files["train"], None), split)
-
-    def _bundled(self, read):
-        return bundled.path("protocols.jsonl" if read == self._read_documents else "items.jsonl")
+            return read(self._files["eval"])
+        return self._held_out(read(self._files["train"]), split)
 
     def _held_out(self, rows: list, split: str) -> list:
         if self._files["eval"] or self._holdout == 0.0:
@@ -143,20 +178,15 @@ class ProtocolTask:
         held = set(np.random.default_rng(0).permutation(len(rows))[:count].tolist())
         return [row for number, row in enumerate(rows) if (number in held) == (split == "eval")]
 
-    def _read_documents(self, path: str, bundled_split: str | None) -> list[str]:
+    def _read_documents(self, path: str) -> list[str]:
         documents, bad = read_documents(path, self._skip_bad)
         self._report(path, bad)
-        if bundled_split is None:
-            return documents
-        return documents[:-2] if bundled_split == "train" else documents[-2:]
+        return documents
 
-    def _read_items(self, path: str, bundled_split: str | None) -> list[ProtocolItem]:
+    def _read_items(self, path: str) -> list[ProtocolItem]:
         items, bad = read_items(path, self._skip_bad)
         self._report(path, bad)
-        if bundled_split is None:
-            return items
-        splits = [row.data["split"] for row in read_rows(path).rows]
-        return [item for item, own in zip(items, splits, strict=True) if own == bundled_split]
+        return items
 
     def _report(self, path: str, bad: list[str]) -> None:
         if bad:

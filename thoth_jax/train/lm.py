@@ -50,7 +50,7 @@ class LmStage:
         self._run = run
         config = self.config = run.config
         self._packing = config.stage == "pretrain" or config.packing
-        self._rows = self._make_rows("train", 0)
+        self._rows = self._make_rows("train", config.train_examples)
         self._order = EpochOrder(len(self._rows), config.seed)
         self.num_steps = config.num_steps or max(1, math.ceil(config.num_epochs * len(self._rows) / config.batch_size))
         self.optimizer = make_optimizer(config, self.num_steps)

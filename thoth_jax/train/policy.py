@@ -56,7 +56,7 @@ class RlStage:
         self._rewards = check_specs(config.rewards)
         checked = functools.partial(check_gold, run.task)
         scored = not self._rewards or any(part.function is None for part in self._rewards)
-        encoded = prompts_of(run, "train", 0, checked if scored else None)
+        encoded = prompts_of(run, "train", config.train_examples, checked if scored else None)
         self._examples, self._prompts = encoded.examples, encoded.prompts
         held_out = prompts_of(run, "eval", config.eval_examples, checked)
         self._longest = max(map(len, self._prompts))

@@ -1,6 +1,8 @@
 """Shipped and redrawn items: perfect under the reward, short, varied, and sound."""
 
+import collections
 import itertools
+import json
 import random
 import re
 from fractions import Fraction
@@ -8,11 +10,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from thoth_jax.data import bundled
 from thoth_jax.data.builder import redrawn_items, scaling, splits
-from thoth_jax.data.builder.corpus import BUILDERS, shipped_items, subtask_rows
-from thoth_jax.data.builder.corpus import slug as corpus_slug
+from thoth_jax.data.builder.corpus import BUILDERS
 from thoth_jax.data.builder.draw import Variant, any_order, dependent
+from thoth_jax.data.builder.items import MAX_ANSWER
 from thoth_jax.evaluation.structured import structured_metrics
+from thoth_jax.models.tokenizer import load_tokenizer
+from thoth_jax.protocol import grammar, schema
 from thoth_jax.rewards.score import score_batch
 
 FIELDS = {"id", "type", "level", "split", "subfield", "protocol", "named", "question", "think", "key", "orc", "note"}
@@ -22,7 +27,18 @@ TYPES = set(BUILDERS)
 
 @pytest.fixture(scope="module")
 def tokens():
-    return lambda text: 0  # the tokenizer of this corpus is not trained yet
+    tokenizer = load_tokenizer(bundled.path("tokenizer.model"))
+    return lambda text: len(tokenizer.encode_answer(text))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [row.data for row in schema.read_rows(bundled.path("items.jsonl")).rows]
+
+
+@pytest.fixture(scope="module")
+def items():
+    return schema.read_items(bundled.path("items.jsonl")).items
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +54,78 @@ def perfect(answers, keys) -> None:
     assert np.all(metrics["content_score"] == 1.5)
 
 
+def test_every_shipped_item_is_perfect_against_itself(items):
+    perfect([item.answer for item in items], [item.key for item in items])
+
+
 def test_every_redrawn_item_is_perfect_against_itself(redrawn):
     perfect([item.answer for item in redrawn], [item.key for item in redrawn])
 
 
-def test_the_fixed_items_and_the_smaller_tasks_are_sound(corpus, tokens):
-    fixed = shipped_items(corpus, tokens)
-    perfect([item.answer for item in fixed], [item.key for item in fixed])
-    assert {item.type for item in fixed} == set(BUILDERS) and len({item.id for item in fixed}) == len(fixed) > 700
-    rows = subtask_rows(corpus)
-    assert len({row["id"] for row in rows}) == len(rows) > 100
-    trained = {corpus_slug(protocol.name) for protocol in corpus.of(splits.SFT)}
-    assert all(any(row["id"].startswith(name) for name in trained) for row in rows)
-    assert all([turn["from"] for turn in row["conversations"]] == ["human", "gpt"] for row in rows)
+@pytest.mark.xfail(strict=True, reason="eight of sixteen subfields are written so far")
+def test_enough_items(rows):
+    assert len(rows) >= 1500
+
+
+def test_shipped_rows(rows, items, corpus):
+    assert len(rows) > 15.5 * len(corpus.protocols) and len({row["id"] for row in rows}) == len(rows)
+    assert len({row["question"] for row in rows}) > 0.98 * len(rows)
+    assert {row["type"] for row in rows} == TYPES
+    for split in ("train", "rl", "validation", "test"):
+        assert {row["type"] for row in rows if row["split"] == split} == TYPES
+    for row, item in zip(rows, items, strict=True):
+        assert set(row) == FIELDS
+        steps = grammar.parse(item.answer).sketch.steps
+        assert 2 <= len(steps) <= 6
+        assert row["key"].replace("Step", "step").islower()
+        assert row["action"] == list(dict.fromkeys(step.action for step in steps))
+        assert row["action_new"] == [] or set(row["action"]) <= set(row["action_new"])
+    lengths = [len(row["key"].split("\n")) for row in rows]
+    assert np.mean([2 <= length <= 4 for length in lengths]) > 0.8
+
+
+def test_answers_are_short(items, redrawn, tokens):
+    assert max(tokens(item.answer) for item in [*items, *redrawn]) <= MAX_ANSWER == 160
+
+
+def test_questions_are_self_contained(rows, redrawn):
+    """Names and numbers of the answer stand in the question; only volumes are calculated."""
+    answers = [(row["type"], row["question"], row["key"]) for row in rows]
+    for kind, question, key in [*answers, *((item.type, item.question, item.key) for item in redrawn)]:
+        known = set(re.findall(r"[^\W_]+", question.lower()))
+        for step in grammar.parse_key_block(key) if kind != "scaling" else ():
+            words = re.findall(r"[^\W_]+", " ".join((*step.objects, *step.parameters)))
+            assert known.issuperset(words), (question, step)
+
+
+def test_half_of_the_questions_do_not_name_their_protocol(rows, redrawn):
+    named = [row["protocol"].lower() in row["question"].lower() for row in rows]
+    assert [row["named"] for row in rows] == named and 0.45 < np.mean(named) < 0.55
+    assert 0.4 < np.mean([item.protocol.lower() in item.question.lower() for item in redrawn]) < 0.6
+
+
+def test_action_lists_by_level(rows):
+    extra = collections.defaultdict(set)
+    for row in rows:
+        if row["action_new"]:
+            extra[row["level"]].add(len(row["action_new"]) - len(row["action"]))
+            assert len(set(row["action_new"])) == len(row["action_new"])
+        else:
+            assert row["level"] == "0"
+    assert dict(extra) == {"0": {0}, "1": {2}, "2": {5}}
+    listed = [row for row in rows if row["level"] == "0" and len(row["action_new"]) >= 3]
+    assert 0.1 < np.mean([row["action_new"] == row["action"] for row in listed]) < 0.5
+
+
+def test_questions_and_think_blocks_vary(rows):
+    for kind in TYPES:
+        own = [row for row in rows if row["type"] == kind]
+        shapes = {re.sub(r"[^.?:]{12,}", "*", row["question"]) for row in own}
+        assert len(shapes) >= 4, kind
+        assert len({row["think"] for row in own}) > 0.9 * len(own)
+        assert np.mean([len(row["think"].split()) for row in own]) >= 8
+    for row in rows:
+        assert not re.search(r"[{}]|\bNone\b|  |\.\.", row["question"] + row["think"] + row["orc"] + row["note"]), row
 
 
 def test_the_same_seed_gives_the_same_items(corpus, tokens):
@@ -138,3 +213,20 @@ def test_a_common_mix_is_shared_out(corpus):
         assert each == sum(volume for name, volume in parts if name != left)
         spare = Fraction(11, 10) if "spare" in draft.question else 1
         assert sum(volumes(line.say)[0] for line in added) == each * tubes * spare
+
+
+def test_subtask_rows(corpus):
+    rows = [row.data for row in schema.read_rows(bundled.path("subtasks.jsonl")).rows]
+    assert {row["type"] for row in rows} == {"parameter_filling", "step_ordering", "error_correction"}
+    assert {corpus.split[row["protocol"]] for row in rows} == {"train"}
+    for row in rows:
+        question, answer = (turn["value"] for turn in row["conversations"])
+        if row["type"] == "parameter_filling":
+            assert "____" in question and answer in question
+        elif row["type"] == "step_ordering":
+            assert sorted(json.loads(answer)) == list(range(1, question.count("\n") + 1))
+        else:
+            assert (answer == "true") == (answer.removeprefix("false: ") == "true")
+            assert answer == "true" or answer.removeprefix("false: ") not in question
+    wrong = [r["conversations"][1]["value"] != "true" for r in rows if r["type"] == "error_correction"]
+    assert 0.3 < np.mean(wrong) < 0.7

@@ -72,8 +72,9 @@ def count_word(number: int) -> str:
 
 # What a step holds -> what to mind, the graver first.
 _HAZARDS = (
-    (r"phenol|chloroform|trizol|guanidin", "Work with the solvent in the fume hood and wear nitrile gloves."),
+    (r"phenol|chloroform|trizol", "Work with the solvent in the fume hood and wear nitrile gloves."),
     (r"formaldehyde|glutaraldehyde|fixative|formalin", "Fixative is toxic: use the fume hood, wear gloves."),
+    (r"guanidin", "Guanidine and bleach form a toxic gas: never let them meet."),
     (r"mercaptoethanol|acrylamide|ethidium|cycloheximide|hydroxyurea", "The reagent is toxic: wear gloves and a coat."),
     (r"\bnaoh\b|sodium hydroxide|\bhcl\b|\w acid\b|alkali", "Acid and alkali burn: wear goggles and gloves."),
     (r"liquid nitrogen|dry ice|-80 °c|frozen vial", "Wear cold-proof gloves and a face shield."),
@@ -90,7 +91,7 @@ _HAZARDS = (
     (r"stain|dye|probe|antibod", "Wear gloves, for dyes stain and some are toxic."),
     (r"rna\b|rnase|cdna", "Change gloves often, for skin carries RNases."),
 )  # fmt: skip
-_GRAVE = 6
+_GRAVE = 7
 _HAZARDS = tuple((place < _GRAVE, re.compile(pattern), text) for place, (pattern, text) in enumerate(_HAZARDS))
 _PLAIN = (
     "Wear gloves and label every tube.",

@@ -112,7 +112,7 @@ def _rename(text: str, first: str, other: str) -> str:
 _BEFORE = "about above across after against among around at before below beside between by down during for from in into"
 _BEFORE += " of off on onto out over per through to toward under until up with within without"
 _PREPOSITION = rf"\b(?:{'|'.join(_BEFORE.split())})"
-_MODIFIER = re.compile(r"(?:\b(?:the|a|an) )?\{p\d\}(?: of)?(?: the)? (?=(?:[\w-]+ )?\{o\d\})")
+_MODIFIER = re.compile(r"(?:\b(?:the|a|an) )?\{p\d\}(?: of)? (?=(?:[\w-]+ )?\{o\d\})")
 _PHRASE = re.compile(rf"(?:{_PREPOSITION} )?(?:(?:the|a|an) )?\{{p\d\}}(?:,| of| and| or)? ?")
 
 _SETTING_DONE = re.compile(rf"\S+ (?:(?:the|a|an) )?\{{p\d\}} (?!of ){_PREPOSITION}\b")

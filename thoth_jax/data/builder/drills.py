@@ -24,6 +24,7 @@ class Pool:
 
     steps: tuple[SourceStep, ...]
     objects: tuple[str, ...]
+    words: tuple[str, ...]
     settings: dict[str, tuple[Quantity, ...]]
     variant: Variant
 
@@ -40,7 +41,8 @@ def pool_of(protocols: Sequence[SourceProtocol]) -> Pool:
             settings.setdefault(_unit(quantity), []).append(quantity)
     objects = sorted({object for step in steps for object in step.objects})
     frozen = {unit: tuple(dict.fromkeys(found)) for unit, found in settings.items()}
-    return Pool(tuple(steps), tuple(objects), frozen, Variant(protocols[0]))
+    words = sorted({word for object in objects for word in object.split() if word.isalpha()})
+    return Pool(tuple(steps), tuple(objects), tuple(words), frozen, Variant(protocols[0]))
 
 
 def _unit(quantity: Quantity) -> str:
@@ -79,12 +81,19 @@ def _line(pool: Pool, rng: random.Random, mixed: bool) -> Line:
     if mixed:
         step = dataclasses.replace(
             step,
-            objects=tuple(rng.sample(pool.objects, len(step.objects))),
+            objects=tuple(_object(pool, rng) for _ in step.objects),
             parameters=tuple(_foreign(quantity, pool, rng) for quantity in step.parameters),
         )
     else:
         step = dataclasses.replace(step, parameters=tuple(_fixed(q, rng) for q in step.parameters))
     return Variant(pool.variant.protocol, told=rng).line(step)
+
+
+def _object(pool: Pool, rng: random.Random) -> str:
+    """An object of another step, or words that never stood together: a closed list would be learnt by heart."""
+    if rng.random() < 0.5:
+        return rng.choice(pool.objects)
+    return " ".join(rng.sample(pool.words, rng.choice((1, 2, 2, 3))))
 
 
 def _foreign(quantity: Quantity, pool: Pool, rng: random.Random) -> Quantity:

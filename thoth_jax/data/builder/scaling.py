@@ -104,7 +104,9 @@ def _smaller(what: str, parts, rng: random.Random) -> Draft | None:
     if steps is None or len(dilutions) + len(steps) > 6:
         return None
     rule = "Less than 0.5 µl cannot be pipetted: dilute such a stock 10-fold in water and take that much less water."
-    question = f"{_recipe(what, parts)} Make one at {share} the volume. {rule}"
+    question = f"{_recipe(what, parts)} Make one at {share} the volume."
+    if water:
+        question = f"{question} {rule}"
     if small:
         name, volume = small[0]
         why = f"The {name} would be {_number(volume * factor)} µl, too little to pipette, so it is diluted first."

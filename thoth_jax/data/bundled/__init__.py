@@ -1,15 +1,19 @@
-"""The sample that comes with the package: ten protocols, ten items and a tokenizer trained from them.
+"""The corpus that comes with the package, built by data/builder from the YAML files in source/.
 
-protocols.jsonl   ten metadata records: exp_name, abstract, materials, equipments, procedures, notes
-items.jsonl       ten items: id, type, level, split ("train" 8, "eval" 2), question, think, key, orc, note, action
-source/           structured protocols in YAML, from which data/builder makes items (a corpus under way)
-tokenizer.model   SentencePiece, trained from the two files by `python -m thoth_jax.data.bundled.train_tokenizer`
+protocols.jsonl      metadata records (exp_name, abstract, materials, equipments, procedures, notes), subfield, split
+items.jsonl          items of the eight types, in the schema of SciRecipe-Eval with think, note, subfield and split
+subtasks.jsonl       rows of the smaller SFT tasks, in the chat layout
+checked_numbers.txt  every number with a unit in the steps, and the range that its unit is believed in
+tokenizer.model      SentencePiece, trained on the training split
+
+Splits are by protocol: "train" (SFT), "rl" (training, but for RL alone), "validation", "test". `thoth data build`
+makes all files again, byte for byte.
 """
 
 import importlib.resources
 import pathlib
 
-FILES = ("protocols.jsonl", "items.jsonl", "tokenizer.model")
+FILES = ("protocols.jsonl", "items.jsonl", "subtasks.jsonl", "checked_numbers.txt", "tokenizer.model")
 
 
 def path(name: str) -> pathlib.Path:
@@ -27,5 +31,5 @@ def path(name: str) -> pathlib.Path:
 
 
 def source_directory() -> pathlib.Path:
-    """Where the YAML files of the structured protocols lie."""
+    """Where the YAML files of the protocols lie."""
     return pathlib.Path(str(importlib.resources.files(__name__) / "source"))

@@ -1,30 +1,18 @@
-"""Trains the bundled tokenizer again, after a change of the texts or of the prompts.
+"""Trains the bundled tokenizer again, after a change of the sources or of the prompts.
 
 Command: python -m thoth_jax.data.bundled.train_tokenizer
+`thoth data build` does the same for all files.
 """
 
 import pathlib
-from collections.abc import Iterator
 
 from thoth_jax.data import bundled
-from thoth_jax.models.tokenizer import train_sentencepiece
-from thoth_jax.protocol import prompts, schema
-
-VOCAB_SIZE = 1024
-SEED = 0
-
-
-def texts() -> Iterator[str]:
-    """All that the bundled runs read or write: documents, chat turns and answers."""
-    yield from schema.read_documents(bundled.path("protocols.jsonl"))[0]
-    for item in schema.read_items(bundled.path("items.jsonl")).items:
-        yield from (message["content"] for message in prompts.messages(item))
-        yield item.answer
+from thoth_jax.data.builder import bundle, corpus_of, read_sources
 
 
 def train(path: pathlib.Path) -> None:
     """Write the tokenizer to `path`; the same texts give the same bytes."""
-    train_sentencepiece(texts(), path, VOCAB_SIZE, SEED)
+    bundle.train_tokenizer(corpus_of(read_sources(bundled.source_directory(), check=False)), path)
 
 
 if __name__ == "__main__":
