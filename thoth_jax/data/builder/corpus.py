@@ -19,8 +19,9 @@ BUILDERS: dict[str, items.Builder] = {
     "scaling": scaling.scaling,
     "safety": remedies.safety,
 }
-# Shipped items of each protocol: two of each type.
-ITEMS_EACH = 16
+# Shipped items of each protocol: two of each type, and two more of the four types that draw from all steps.
+ITEMS_EACH = 18
+_ROUNDS_OF_ALL = 16
 SUBTASKS_EACH = 3
 SEED = 0
 
@@ -62,7 +63,7 @@ def shipped_items(corpus: Corpus, tokens: Callable[[str], int]) -> list[Item]:
     kinds, found = list(BUILDERS), []
     for number in range(ITEMS_EACH):
         for place, protocol in enumerate(corpus.protocols):
-            kind = kinds[(number + place) % len(kinds)]
+            kind = kinds[(number + place) % (len(kinds) if number < _ROUNDS_OF_ALL else 4)]
             if kind == "scaling" and protocol.mix is None:
                 kind = kinds[number % 4]  # one more of the four types that draw from all steps
             id = f"{slug(protocol.name)}-{kind}-{number}"

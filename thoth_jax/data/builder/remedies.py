@@ -83,7 +83,15 @@ def safety(variant: Variant, rng: random.Random) -> Draft | None:
                 f"We must {asks}. What protects us, in which order? The rules:\n{mixed}{order}",
             )
         )
-    danger = rng.choice((f"The danger: {why}.", f"{capital(why)}.", f"Care is needed because {why}."))
+    danger = rng.choice(
+        (
+            f"The danger: {why}.",
+            f"{capital(why)}.",
+            f"Care is needed because {why}.",
+            f"First the danger: {why}.",
+            f"What may do harm: {why}.",
+        )
+    )
     return Draft(question, lines, why=danger, note=variant.text(entry.note), listed=True)
 
 
