@@ -13,6 +13,8 @@ from thoth_jax.bench import evaluator
 from thoth_jax.bench.answers import make_batch
 from thoth_jax.evaluation.structured import structured_metrics
 from thoth_jax.protocol import grammar
+from thoth_jax.protocol.columns import columns_of
+from thoth_jax.protocol.scan import read_answers
 from thoth_jax.rewards import ScoreConfig, coverage, encoding, kernels, score_batch
 from thoth_jax.rewards.score import options_of
 
@@ -88,8 +90,8 @@ def _kernel(batches, size: int) -> dict[str, float]:
     batch = batches[0]
     golds = {text: number for number, text in enumerate(dict.fromkeys(batch.golds))}
     calls = encoding.encode(
-        [grammar.parse(text).sketch.steps for text in batch.outputs],
-        [grammar.parse_gold(text).steps for text in golds],
+        read_answers(batch.outputs).columns,
+        columns_of([grammar.parse_gold(text).steps for text in golds]),
         np.array([golds[text] for text in batch.golds]),
         coverage.canonical_all,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from thoth_jax.protocol.columns import columns_of
 from thoth_jax.protocol.grammar import Step
 from thoth_jax.rewards import encoding, kernels
 
@@ -33,7 +34,7 @@ def matched_tau(
     tau = np.zeros(len(predictions), np.float32)
     if not predictions:
         return tau
-    for batch in encoding.encode(predictions, golds, gold_of, canonical):
+    for batch in encoding.encode(columns_of(predictions), columns_of(golds), gold_of, canonical):
         tables = np.asarray(kernels.content_tables(batch.predicted, batch.gold, batch.gold_row, options))
         for row, table in zip(batch.rows, tables, strict=False):
             steps, gold_steps = len(predictions[row]), len(golds[gold_of[row]])

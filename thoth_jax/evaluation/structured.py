@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thoth_jax.evaluation.ordering import matched_tau
+from thoth_jax.protocol.columns import columns_of
 from thoth_jax.protocol.grammar import Step
 from thoth_jax.rewards.score import ScoreConfig, options_of, pair_scores
 
@@ -70,7 +71,7 @@ def structured_metrics(pred_keys: Sequence[str], gold_keys: Sequence[str]) -> di
     gold_of = np.fromiter(map(numbers.__getitem__, gold_keys), np.int64, len(gold_keys))
     predictions = [read_key(key) for key in pred_keys]
     predicted_steps, gold_steps = [block.steps for block in predictions], [block.steps for block in golds]
-    scores = pair_scores(predicted_steps, gold_steps, gold_of, _CONFIG, _canonical)
+    scores = pair_scores(columns_of(predicted_steps), columns_of(gold_steps), gold_of, _CONFIG, _canonical)
     lines = np.array([block.lines for block in predictions], np.int64)
     gold_lines = np.array([block.lines for block in golds], np.int64)[gold_of]
     return {

@@ -61,10 +61,10 @@ class _Refused(Exception):
 
 _TAG = re.compile(r"<(/?(?:think|key|orc|note))>", re.IGNORECASE | re.ASCII)
 _HEADER = re.compile(r"Step[ \t]+([0-9]+)[ \t]*:[ \t]*", re.ASCII)
-_HEADS = tuple(f"Step {number}: " for number in range(100))
+HEADS = tuple(f"Step {number}: " for number in range(100))
 _EXPECTED = [tag for block in BLOCKS for tag in (block, "/" + block)]
 # The usual spelling of an answer; what is not spelled so is read tag by tag.
-_ANSWER = re.compile(r"\s*<think>([^<]*)</think>\s*<key>([^<]*)</key>\s*<orc>([^<]*)</orc>\s*<note>([^<]*)</note>\s*")
+ANSWER = re.compile(r"\s*<think>([^<]*)</think>\s*<key>([^<]*)</key>\s*<orc>([^<]*)</orc>\s*<note>([^<]*)</note>\s*")
 _KEYS = {"action", "objects", "parameters"}
 # Objects arrive as tuples of pairs, so that repeated keys are seen and no dict is taken for a list. A number is refused
 # whatever its value is, so none is ever built: that would take quadratic time in its digits.
@@ -221,7 +221,7 @@ def join_blocks(think: str, key: str, orc: str, note: str) -> str:
 
 
 def _split_blocks(text: str, allow_outer_text: bool, require_note: bool) -> Sequence[str]:
-    usual = _ANSWER.fullmatch(text)
+    usual = ANSWER.fullmatch(text)
     if usual is not None:
         bodies = usual.groups()
         if bodies[3].strip():
@@ -290,8 +290,8 @@ def _numbered(block: str, name: str, strict_numbering: bool) -> Iterator[tuple[i
 
 def _after_header(line: str, number: int, block: str, strict_numbering: bool) -> str:
     """The text after `Step n:`."""
-    if number < len(_HEADS):
-        usual = _HEADS[number]
+    if number < len(HEADS):
+        usual = HEADS[number]
         if line.startswith(usual):  # without a regex
             return line[len(usual) :]
     header = _HEADER.match(line)

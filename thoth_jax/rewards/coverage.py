@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import snowballstemmer
 
-from thoth_jax.protocol.grammar import Sketch, Step
+from thoth_jax.protocol.columns import places
+from thoth_jax.protocol.grammar import Sketch
+from thoth_jax.protocol.scan import Answers
 from thoth_jax.rewards import encoding
 
 # Hyphens, dashes and minus signs that NFKC leaves apart.
@@ -91,22 +93,16 @@ class _StemTable(dict):
         stem = _stemmer().stemWord(word) if word.isalpha() and len(word) <= _LONGEST_STEMMED else word
         return self.numbers.setdefault(stem, len(self.numbers))
 
-    def of(self, words: Sequence[str]) -> set[int]:
-        """The distinct stems of some words; it may hold -1 beside them."""
-        found = set(map(self.__getitem__, words))
-        if found and min(found) < -1:
-            for number in [number for number in found if number < -1]:
-                found.remove(number)
-                found |= self.several[-2 - number]
-        return found
-
-    def wanted(self, step: Step, known: dict[int, set[int]]) -> set[int]:
-        """The distinct stems of a key step, -1 left out; kept in `known`."""
-        action, objects, parameters = step
-        stems = self.of(" ".join((action, *objects, *parameters)).split())
-        stems.discard(-1)
-        known[id(step)] = stems
-        return stems
+    def pairs(self, owner: np.ndarray, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(owner, stem) of every stem that counts in some words, each of which has an owner."""
+        stem = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
+        extra = [(at, part) for at in np.nonzero(stem < -1)[0].tolist() for part in self.several[-2 - stem[at]]]
+        single = stem >= 0
+        owners, stems = owner[single], stem[single]
+        if extra:
+            at, part = np.array(extra, np.int64).T
+            owners, stems = np.concatenate([owners, owner[at]]), np.concatenate([stems, part])
+        return owners, stems
 
 
 _stems = _StemTable()
@@ -128,29 +124,33 @@ class Words(NamedTuple):
     orc_words: np.ndarray  # white-space words of the orc steps
 
 
-def words_of(sketches: Sequence[Sketch]) -> Words:
-    """Count the words of B answers; every distinct word is folded and stemmed once, every shared step read once."""
+def words_of(answers: Answers) -> Words:
+    """Count the words of B answers; every distinct word is folded and stemmed once."""
     global _stems
     if len(_stems) > _LARGEST_TABLE:
         _stems = _StemTable()
-    table = _stems
-    wanted_of: dict[int, set[int]] = {}  # by identity of the step: the sketches keep them
-    counts = []
-    for sketch in sketches:
-        found = total = words = 0
-        steps, sentences = sketch.steps, sketch.orc
-        for step, sentence in zip(steps, sentences, strict=False):
-            parts = sentence.split()
-            words += len(parts)
-            wanted = wanted_of.get(id(step)) or table.wanted(step, wanted_of)
-            total += len(wanted)
-            found += len(table.of(parts) & wanted)
-        for step in steps[len(sentences) :]:
-            total += len(table.wanted(step, wanted_of))
-        for sentence in sentences[len(steps) :]:  # beyond the last key step: they count only as words
-            words += len(sentence.split())
-        counts.append((found, total, words))
-    return Words(*np.array(counts, np.int64).reshape(-1, 3).T)
+    columns = answers.columns
+    parts = [text.split() for text in columns.texts]
+    count = np.fromiter(map(len, parts), np.int64, len(parts))
+    text, stem = _stems.pairs(np.repeat(np.arange(len(parts)), count), list(itertools.chain.from_iterable(parts)))
+    order = np.argsort(text, kind="stable")
+    start = np.searchsorted(text[order], np.arange(len(parts) + 1))
+    steps = np.arange(columns.row.shape[0])
+    owners = np.concatenate([steps, columns.object_step, columns.parameter_step])
+    texts = np.concatenate([columns.action, columns.object, columns.parameter])
+    step, wanted = encoding.expand(owners, texts, stem[order], start)
+    orc_step, orc_stem = _stems.pairs(answers.orc_step, answers.words)
+    stride = len(_stems.numbers) + 1
+    wanted = encoding.distinct(step * stride + wanted)
+    # A word beyond the last key step has owner -1, so a negative number that no step's word has.
+    said = np.sort(orc_step * stride + orc_stem)
+    row = columns.row[wanted // stride]
+    rows = columns.count.shape[0]
+    return Words(
+        np.bincount(row[_member(wanted, said)], minlength=rows),
+        np.bincount(row, minlength=rows),
+        answers.orc_words,
+    )
 
 
 def missing_numbers(sketches: Sequence[Sketch]) -> np.ndarray:
@@ -160,7 +160,8 @@ def missing_numbers(sketches: Sequence[Sketch]) -> np.ndarray:
     (key_step, key_number, _), (orc_step, orc_number, _) = _matches((key, orc), _NUMBER, table)
     stride = len(table) + 1
     lost = ~_member(key_step * stride + key_number, encoding.distinct(orc_step * stride + orc_number))
-    row, place = _places(np.array([len(sketch.steps) for sketch in sketches], np.int64))
+    steps_of_row = np.array([len(sketch.steps) for sketch in sketches], np.int64)
+    row, place = np.repeat(np.arange(len(sketches)), steps_of_row), places(steps_of_row)
     first = np.zeros(len(sketches), np.int64)
     steps = key_step[lost][::-1]  # so that the lowest step is written last
     first[row[steps]] = place[steps] + 1
@@ -251,12 +252,6 @@ def _matches(columns, pattern: re.Pattern, table: dict[str, int]):
         count = np.fromiter(map(len, column), np.int64, len(column))
         word = np.fromiter(map(places.__getitem__, itertools.chain.from_iterable(column)), np.int64, int(count.sum()))
         yield (*encoding.expand(np.repeat(np.arange(len(column)), count), word, kept, start), count)
-
-
-def _places(count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Owner and place within the owner of `count` things each."""
-    owner = np.repeat(np.arange(count.shape[0]), count)
-    return owner, np.arange(owner.shape[0]) - (np.cumsum(count) - count)[owner]
 
 
 def _member(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:

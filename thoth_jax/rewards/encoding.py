@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thoth_jax.protocol.grammar import Step
+from thoth_jax.protocol.columns import Columns, joined, ranges
 
 SETS = ("objects", "object_tokens", "parameters", "parameter_tokens")
 
@@ -101,8 +101,8 @@ _SMALL = 1 << 15
 
 
 def encode(
-    predictions: Sequence[Sequence[Step]],
-    golds: Sequence[Sequence[Step]],
+    predictions: Columns,
+    golds: Columns,
     gold_of: np.ndarray,
     canonical: Callable[[list[str]], list[str]],
     after: Sequence[Sequence[Sequence[int]] | None] | None = None,
@@ -110,8 +110,8 @@ def encode(
     """Encode B predictions against their golds.
 
     Args:
-      predictions: [B] the steps of each; at least one.
-      golds: [G] the steps of each distinct gold.
+      predictions: the steps of B rows; at least one row.
+      golds: the steps of G distinct golds.
       gold_of: [B] which gold each prediction has.
       canonical: maps a list of distinct strings to the forms in which they are compared; blank strings are dropped.
       after: [G] the steps that each step of a gold directly follows, None for a gold whose steps follow one another.
@@ -120,8 +120,8 @@ def encode(
       Kernel calls that cover all rows: one for each bucket of predicted steps, more where one would be too large.
     """
     predicted, gold = _sides(predictions, golds, np.asarray(gold_of, np.int64), canonical)
-    lengths = np.fromiter(map(bucket, predicted.count), np.int64, len(predictions))
-    if lengths.max() * len(predictions) <= _SMALL:
+    lengths = np.fromiter(map(bucket, predicted.count), np.int64, predicted.count.shape[0])
+    if lengths.max() * lengths.shape[0] <= _SMALL:
         lengths[:] = lengths.max()
     batches = []
     gold_length = bucket(int(gold.count.max(initial=1)))
@@ -167,80 +167,46 @@ def _closure(after: Sequence[Sequence[int]], length: int) -> np.ndarray:
         before = further
 
 
-def _sides(predictions, golds, gold_of, canonical) -> tuple[_Side, _Side]:
-    every = [*predictions, *golds]
-    count = np.fromiter(map(len, every), np.int64, len(every))
-    row = np.repeat(np.arange(len(every)), count)
-    gold_of_row = np.concatenate([gold_of, np.arange(len(golds))])
-    # A step that occurs again beside the same gold (samples of one prompt share many) is encoded once.
-    places: dict[tuple[int, int], int] = {}
-    steps, step_gold = [], []
-    same = np.empty(row.shape[0], np.int64)
-    at = 0
-    for number, (own, gold) in enumerate(zip(every, gold_of_row.tolist(), strict=True)):
-        side = number >= len(predictions)
-        for step in own:
-            key = (id(step), -1 - gold if side else gold)
-            place = places.get(key)
-            if place is None:
-                place = places[key] = len(steps)
-                steps.append(step)
-                step_gold.append(key[1])
-            same[at] = place
-            at += 1
-    step_gold = np.array(step_gold, np.int64)
-    is_gold = step_gold < 0
-    gold_step = np.where(is_gold, -1 - step_gold, step_gold)
-    actions = [step[0] for step in steps]
-    object_count = np.fromiter((len(step[1]) for step in steps), np.int64, len(steps))
-    objects = [text for step in steps for text in step[1]]
-    parameter_count = np.fromiter((len(step[2]) for step in steps), np.int64, len(steps))
-    parameters = [text for step in steps for text in step[2]]
+def _sides(predicted: Columns, golds: Columns, gold_of, canonical) -> tuple[_Side, _Side]:
+    both = joined(predicted, golds)
+    steps, split, rows = both.row.shape[0], predicted.row.shape[0], predicted.count.shape[0]
+    is_gold = np.arange(steps) >= split
+    gold_of_step = np.concatenate([gold_of[predicted.row], golds.row])
 
-    # Every string once: its canonical form's id (-1 for a blank one) and its tokens.
-    raw = list(dict.fromkeys([*actions, *objects, *parameters]))
-    forms = canonical(raw)
+    # Every string once: its canonical form's number (-1 for a blank one) and its tokens.
+    raw = dict.fromkeys(both.texts)
     names: dict[str, int] = {"": -1}
-    form_ids = [names.setdefault(form, len(names) - 1) for form in forms]
-    id_of = dict(zip(raw, form_ids, strict=True))
+    for text, form in zip(raw, canonical(list(raw)), strict=True):
+        raw[text] = names.setdefault(form, len(names) - 1)
     del names[""]
-
-    def ids(texts):
-        return np.fromiter(map(id_of.__getitem__, texts), np.int64, len(texts))
-
+    form_of = np.fromiter(map(raw.__getitem__, both.texts), np.int64, len(both.texts))
     tokens, token_start = _tokens(list(names))
-    step_number = np.arange(len(steps))
 
     flat = {}
-    for name, texts, per_step in (("object", objects, object_count), ("parameter", parameters, parameter_count)):
-        owner, text = np.repeat(step_number, per_step), ids(texts)
+    for name, owner, text in (
+        ("object", both.object_step, form_of[both.object]),
+        ("parameter", both.parameter_step, form_of[both.parameter]),
+    ):
         owner, text = owner[text >= 0], text[text >= 0]
         flat[name + "s"] = owner, text
         flat[name + "_tokens"] = expand(owner, text, tokens, token_start)
     masks, sizes = {}, {}
     for name in SETS:
-        masks[name], sizes[name] = _bit_sets(*flat[name], gold_step, is_gold)
+        masks[name], sizes[name] = _bit_sets(*flat[name], gold_of_step, is_gold)
+    # An action is the lowest place of its equals in the gold's vocabulary; blank ones (-1) are equal too.
+    action = _local(form_of[both.action] + 1, gold_of_step, is_gold)
 
-    # An action is the lowest place of its equals in the gold's vocabulary; blank ones (id -1) are equal too.
-    action = _local(ids(actions) + 1, gold_step, is_gold)
-    first = np.cumsum(count) - count
-    position = np.arange(row.shape[0]) - first[row]
-
-    def side(chosen, offset, rows):
+    def side(chosen, offset, count):
         return _Side(
-            row[chosen] - offset,
-            position[chosen],
-            count[rows].astype(np.int32),
-            action[same[chosen]],
-            {name: masks[name][same[chosen]] for name in SETS},
-            {name: sizes[name][same[chosen]] for name in SETS},
+            both.row[chosen] - offset,
+            both.position[chosen],
+            count.astype(np.int32),
+            action[chosen],
+            {name: masks[name][chosen] for name in SETS},
+            {name: sizes[name][chosen] for name in SETS},
         )
 
-    split = int(count[: len(predictions)].sum())
-    return (
-        side(slice(None, split), 0, slice(None, len(predictions))),
-        side(slice(split, None), len(predictions), slice(len(predictions), None)),
-    )
+    return side(slice(None, split), 0, predicted.count), side(slice(split, None), rows, golds.count)
 
 
 def _tokens(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -260,8 +226,7 @@ def _tokens(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
 def expand(owner, text, tokens, start) -> tuple[np.ndarray, np.ndarray]:
     """(owner, text) pairs -> (owner, token) pairs; the tokens of text t are tokens[start[t]:start[t + 1]]."""
     length = start[text + 1] - start[text]
-    offset = np.repeat(start[text] - (np.cumsum(length) - length), length)
-    return np.repeat(owner, length), tokens[offset + np.arange(offset.shape[0])]
+    return np.repeat(owner, length), tokens[ranges(start[text], length)]
 
 
 def _vocabulary(gold, value, is_gold):

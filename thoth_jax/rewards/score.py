@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thoth_jax.protocol import grammar
+from thoth_jax.protocol.columns import Columns
+from thoth_jax.protocol.scan import Answers, GoldError, read_answers, read_golds
 from thoth_jax.rewards import coverage, encoding, kernels
 
 _CHOICES = {
@@ -200,21 +201,27 @@ def _no_collection():
 
 
 def _score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfig) -> Score:
-    gold_blocks, gold_of = _parse_golds(golds)
-    gold_steps, after = [gold.steps for gold in gold_blocks], [gold.after for gold in gold_blocks]
-    sketches, reasons, format_gate = _parse_outputs(outputs, config)
-    scored = np.array([sketch is not None for sketch in sketches], bool)
-    share, consistency_gate, mean_words = _consistency(sketches, scored, reasons, config)
-    steps = [sketch.steps if sketch is not None else () for sketch in sketches]
+    gold_steps, after, gold_of = _read_golds(golds)
+    answers = read_answers(
+        outputs,
+        salvage=not config.use_format_gate,
+        one_by_one=config.coverage == "item" or config.require_numbers,
+        strict_numbering=config.strict_numbering,
+        allow_outer_text=config.allow_outer_text,
+        require_note=config.require_note,
+    )
+    scored, reasons = answers.parsed, answers.reasons
+    format_gate = scored.astype(np.float32) if config.use_format_gate else np.ones(len(outputs), np.float32)
+    share, consistency_gate, mean_words = _consistency(answers, reasons, config)
 
     size = len(outputs)
-    pairs = pair_scores(steps, gold_steps, gold_of, config, coverage.canonical_all, after)
-    gold_count = np.array([len(steps) for steps in gold_steps], np.int32)[gold_of]
+    pairs = pair_scores(answers.columns, gold_steps, gold_of, config, coverage.canonical_all, after)
+    gold_count = gold_steps.count.astype(np.int32)[gold_of]
     gates = kernels.Gates(
         format_gate=format_gate,
         consistency_gate=consistency_gate,
         scored=scored.astype(np.float32),
-        predicted_count=np.array([len(row) for row in steps], np.int32),
+        predicted_count=answers.columns.count.astype(np.int32),
         gold_count=gold_count,
         # The addend makes 0.29 * 100 floor to 29.
         scale_limit=np.maximum(1, np.floor(config.scale_fraction * gold_count + 1e-9)).astype(np.float32),
@@ -251,19 +258,22 @@ def options_of(config: ScoreConfig) -> kernels.Options:
     )
 
 
-def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical, after=None) -> dict[str, np.ndarray]:
-    """The kernels' `PairScores` of B lists of steps against their golds, as float32 arrays [B].
+def pair_scores(
+    predictions: Columns, golds: Columns, gold_of, config: ScoreConfig, canonical, after=None
+) -> dict[str, np.ndarray]:
+    """The kernels' `PairScores` of the steps of B rows against their golds, as float32 arrays [B].
 
     Args:
-      predictions: [B] lists of steps.
-      golds: [G] lists of steps.
+      predictions: the steps of B rows.
+      golds: the steps of G golds.
       gold_of: [B] the gold of each prediction.
       config: order_mode, alignment, the matches, weights, denominator and decay are used.
       canonical, after: see `encoding.encode`.
     """
     options = options_of(config)
-    found = {name: np.zeros(len(predictions), np.float32) for name in kernels.PairScores._fields}
-    if not predictions:
+    size = predictions.count.shape[0]
+    found = {name: np.zeros(size, np.float32) for name in kernels.PairScores._fields}
+    if not size:
         return found
     batches = encoding.encode(predictions, golds, gold_of, canonical, after)
     results = [
@@ -283,60 +293,39 @@ def pair_scores(predictions, golds, gold_of, config: ScoreConfig, canonical, aft
     return found
 
 
-def _parse_golds(golds: Sequence[str]) -> tuple[list, np.ndarray]:
-    numbers: dict[str, int] = {}
-    steps = []
-    for row, gold in enumerate(golds):
-        if gold not in numbers:
-            try:
-                steps.append(grammar.parse_gold(gold))
-            except ValueError as error:
-                raise ValueError(f"golds[{row}]: {error}") from None
-            numbers[gold] = len(numbers)
-    return steps, np.fromiter(map(numbers.__getitem__, golds), np.int64, len(golds))
+def _read_golds(golds: Sequence[str]):
+    """The steps of the distinct golds, what they follow, and which of them each row has."""
+    numbers = dict.fromkeys(golds)
+    numbers = dict(zip(numbers, range(len(numbers)), strict=True))
+    try:
+        columns, after = read_golds(list(numbers))
+    except GoldError as error:
+        raise ValueError(f"golds[{golds.index(list(numbers)[error.number])}]: {error}") from None
+    return columns, after, np.fromiter(map(numbers.__getitem__, golds), np.int64, len(golds))
 
 
-def _parse_outputs(outputs: Sequence[str], config: ScoreConfig):
-    sketches, reasons = [], []
-    format_gate = np.ones(len(outputs), np.float32)
-    known: dict[str, grammar.Step] = {}  # samples of one prompt share many lines
-    for row, output in enumerate(outputs):
-        sketch, reason, _ = grammar.parse(
-            output,
-            known=known,
-            strict_numbering=config.strict_numbering,
-            allow_outer_text=config.allow_outer_text,
-            require_note=config.require_note,
-        )
-        if sketch is None:
-            if config.use_format_gate:
-                format_gate[row] = 0
-            else:
-                sketch = grammar.salvage(output)
-                reason = "" if sketch is not None else reason
-        sketches.append(sketch)
-        reasons.append(reason)
-    return sketches, reasons, format_gate
-
-
-def _consistency(sketches, scored, reasons: list[str], config: ScoreConfig):
+def _consistency(answers: Answers, reasons: list[str], config: ScoreConfig):
     """Coverage, the consistency gate and Lbar, float32 [B] each; adds the gate's reasons."""
+    scored = answers.parsed
+    words = coverage.words_of(answers)
     rows = np.nonzero(scored)[0]
-    parsed = [sketches[row] for row in rows]
-    words = coverage.words_of(parsed)
-    found, total = (words.found, words.total) if config.coverage == "token" else coverage.item_coverage(parsed)
+    found, total = words.found, words.total
+    if config.coverage == "item":
+        found, total = np.zeros((2, scored.shape[0]), np.int64)
+        found[rows], total[rows] = coverage.item_coverage([answers.sketches[row] for row in rows])
     exact = found / np.maximum(total, 1)  # float64: 19 of 20 reaches 0.95
-    share, mean_words, gate = np.zeros((3, len(sketches)), np.float32)
-    share[rows] = exact
-    mean_words[rows] = words.orc_words / np.maximum([len(sketch.orc) for sketch in parsed], 1)
+    share = exact.astype(np.float32)
+    mean_words = (words.orc_words / np.maximum(answers.orc_lines, 1)).astype(np.float32)
     if not config.use_consistency_gate:
-        return share, gate + 1, mean_words
+        return share, np.ones(scored.shape, np.float32), mean_words
     passes = exact >= config.coverage_threshold
-    lost = coverage.missing_numbers(parsed) if config.require_numbers else np.zeros(len(parsed), np.int64)
-    gate[rows] = passes & (lost == 0)
-    for at in np.nonzero(~passes | (lost > 0))[0]:
-        reasons[rows[at]] = f"missing_numbers:{lost[at]}" if passes[at] else "low_coverage"
-    return share, gate, mean_words
+    lost = np.zeros(scored.shape, np.int64)
+    if config.require_numbers:
+        lost[rows] = coverage.missing_numbers([answers.sketches[row] for row in rows])
+    gate = scored & passes & (lost == 0)
+    for row in np.nonzero(scored & ~gate)[0]:
+        reasons[row] = f"missing_numbers:{lost[row]}" if passes[row] else "low_coverage"
+    return share, gate.astype(np.float32), mean_words
 
 
 def _pad(array: np.ndarray, size: int) -> np.ndarray:
