@@ -28,22 +28,25 @@ def _reason(line: Line, number: int, rng: random.Random) -> str:
 
 
 def order(lines: Sequence[Line], needs: Mapping[str, frozenset[str]], rng: random.Random) -> str:
-    """Why the steps stand in this order: what needs what, and where the order is free."""
+    """Why the steps stand in this order: what needs what, and where the order is free.
+
+    A need is not always a material one (an egg is collected once the needle is ready), so the sentences speak of order.
+    """
     ids = [line.id for line in lines]
     direct = [[n for n in range(k) if ids[n] in needs[ids[k]]] for k in range(len(ids))]
     if all(direct[k] and direct[k][-1] == k - 1 for k in range(1, len(ids))):
         return rng.choice(
             (
-                "Each step works on what the step before gives.",
+                "Each step can start only when the one before is done.",
                 "No step can move, for each needs the one before.",
                 f"The order is fixed: step {len(ids)} needs all the others.",
             )
             if len(ids) > 2
-            else ("Step 2 works on what step 1 gives.", "Step 2 needs the result of step 1.", "Step 1 must come first.")
+            else ("Step 2 can start only after step 1.", "Step 2 needs step 1 before it.", "Step 1 must come first.")
         )
     last = len(ids) - 1
     if direct[last] and len(direct[last]) == last and len(ids) > 2:
-        return f"Step {last + 1} needs the results of {_numbers(direct[last])}."
+        return f"Step {last + 1} can start only after {_numbers(direct[last])}."
     for k in range(last, 0, -1):
         if not direct[k]:
             return rng.choice(
@@ -72,10 +75,12 @@ def count_word(number: int) -> str:
 
 # What a step holds -> what to mind, the graver first.
 _HAZARDS = (
-    (r"phenol|chloroform|trizol", "Work with the solvent in the fume hood and wear nitrile gloves."),
+    (r"\bphenol\b(?! red)|chloroform|trizol", "Work with the solvent in the fume hood and wear nitrile gloves."),
     (r"formaldehyde|glutaraldehyde|fixative|formalin", "Fixative is toxic: use the fume hood, wear gloves."),
     (r"guanidin", "Guanidine and bleach form a toxic gas: never let them meet."),
-    (r"mercaptoethanol|acrylamide|ethidium|cycloheximide|hydroxyurea", "The reagent is toxic: wear gloves and a coat."),
+    (r"mercaptoethanol", "Mercaptoethanol is toxic and stinks: use the fume hood."),
+    (r"acrylamide(?! gel)", "Liquid acrylamide is toxic: wear gloves and a coat."),
+    (r"ethidium|cycloheximide|hydroxyurea", "The reagent is toxic: wear gloves and a coat."),
     (r"\bnaoh\b|sodium hydroxide|\bhcl\b|\w acid\b|alkali", "Acid and alkali burn: wear goggles and gloves."),
     (r"liquid nitrogen|dry ice|-80 °c|frozen vial", "Wear cold-proof gloves and a face shield."),
     (r"uv\b|ultraviolet", "Shield eyes and skin from ultraviolet light."),
@@ -86,12 +91,13 @@ _HAZARDS = (
     (r"\bv\b|gel chamber|electro", "Switch the power off before you open the chamber."),
     (r"sonicat", "Wear ear protection near the sonicator."),
     (r"laser", "Never look into the laser beam."),
-    (r"bacteri|colon|culture|coli|phage|virus|serum|blood|cells?\b", "Collect all culture waste for the autoclave."),
+    (r"bacteri|colon|culture|coli\b|phage|virus", "Collect all culture waste for the autoclave."),
+    (r"serum|blood|(?<!red )(?<!one-)\bcells?\b", "Wear gloves with living material and bin it as biological waste."),
     (r"mouse|mice|rat\b|animal", "Follow the approved animal protocol."),
     (r"stain|dye|probe|antibod", "Wear gloves, for dyes stain and some are toxic."),
     (r"rna\b|rnase|cdna", "Change gloves often, for skin carries RNases."),
 )  # fmt: skip
-_GRAVE = 7
+_GRAVE = 9
 _HAZARDS = tuple((place < _GRAVE, re.compile(pattern), text) for place, (pattern, text) in enumerate(_HAZARDS))
 _PLAIN = (
     "Wear gloves and label every tube.",
@@ -104,19 +110,23 @@ def note(lines: Sequence[Line], advice: Sequence[str], rng: random.Random) -> st
     """A warning or advice that fits one of the steps.
 
     The step's own hazard where the source has one; else a grave hazard that its words call for; else the advice of the
-    protocol that speaks of the same things; else a lesser hazard.
+    protocol that speaks of the same things; else a lesser hazard; else advice that shares a word with the steps.
     """
     own = [line.hazard for line in lines if line.hazard]
     if own:
         return own[0]
     words = " ".join(map(_words, lines))
     called = [(grave, text) for grave, pattern, text in _HAZARDS if pattern.search(words)]
-    fitting = [text for text in advice if len(_stems(text) & _stems(words)) >= 2]
+    shared = {text: len(_stems(text) & _stems(words)) for text in advice}
+    fitting = [text for text, count in shared.items() if count >= 2]
     if called and called[0][0]:
         return called[0][1]
     if fitting:
         return min(fitting, key=len)
-    return called[0][1] if called else rng.choice(_PLAIN)
+    if called:
+        return called[0][1]
+    near = [text for text, count in shared.items() if count]
+    return min(near, key=len) if near else rng.choice(_PLAIN)
 
 
 def _stems(text: str) -> set[str]:
@@ -128,4 +138,4 @@ _COMMON = {"before", "after", "until", "other", "their", "which", "first", "neve
 
 
 def _words(line: Line) -> str:
-    return " ".join((line.step.action, *line.step.objects, *line.step.parameters, line.say)).lower()
+    return " ".join((line.step.action, *line.step.objects, *line.step.parameters, line.say, line.prose)).lower()

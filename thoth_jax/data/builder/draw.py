@@ -125,8 +125,12 @@ def brief(say: str, objects: Sequence[str]) -> str:
     'add lysis buffer'
     >>> brief("Mark {p1} on the {o1}.", ["plate"])
     ''
+    >>> brief("Keep {o1} away from {p1}.", ["acid"])
+    ''
     """
     if _SETTING_DONE.match(say):  # "mark {p1} on the plate": the setting is what is marked
+        return ""
+    if " away" in say:  # "keep acid" would say the opposite
         return ""
     end = max(say.find(f"{{o{n}}}") for n in range(1, len(objects) + 1)) + 4
     text = _PHRASE.sub("", _MODIFIER.sub("", say[:end])).strip(" ,")
