@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from thoth_jax.data import bundled
-from thoth_jax.data.builder import redrawn_items, scaling, splits
+from thoth_jax.data.builder import argue, redrawn_items, scaling, splits
 from thoth_jax.data.builder.corpus import BUILDERS
-from thoth_jax.data.builder.draw import Variant, any_order, dependent
+from thoth_jax.data.builder.draw import Line, Variant, any_order, brief, dependent
 from thoth_jax.data.builder.items import MAX_ANSWER
 from thoth_jax.evaluation.structured import structured_metrics
 from thoth_jax.models.tokenizer import load_tokenizer
@@ -125,6 +125,43 @@ def test_questions_and_think_blocks_vary(rows):
         assert np.mean([len(row["think"].split()) for row in own]) >= 8
     for row in rows:
         assert not re.search(r"[{}]|\bNone\b|  |\.\.", row["question"] + row["think"] + row["orc"] + row["note"]), row
+
+
+def _line(say: str, hazard: str = "") -> Line:
+    return Line(grammar.Step(say.split()[0].lower(), (), ()), say, say, "", "", hazard=hazard)
+
+
+@pytest.mark.parametrize(
+    "say, advice, expected",
+    [
+        ("Shake the lysate with phenol.", (), "solvent"),
+        ("Add 5 µl phenol red.", ("Label every tube.",), "gloves"),
+        ("Load the nitrophenol standards.", (), "gloves"),
+        ("Pour the acrylamide between the plates.", (), "acrylamide"),
+        ("Run the acrylamide gel.", ("Stop the acrylamide run at the blue front.",), "blue front"),
+        ("Collect the fresh fish eggs.", ("Discard unfertilized eggs in time.", "Score after 24 h."), "gloves"),
+        ("Rinse the sections.", ("Thin sections tear easily.",), "tear"),
+    ],
+)
+def test_notes_fit_the_steps(say, advice, expected):
+    assert expected in argue.note([_line(say)], advice, random.Random(0))
+
+
+def test_the_hazard_of_a_step_comes_first():
+    lines = [_line("Shake the lysate with phenol."), _line("Open the vial.", hazard="Vials burst.")]
+    assert argue.note(lines, ("Vials of lysate keep for months.",), random.Random(0)) == "Vials burst."
+
+
+def test_a_warning_has_no_short_form():
+    assert brief("Keep {o1} away from {p1}.", ["acid"]) == ""
+    assert brief("Add {p1} {o1} to the suspension.", ["lysis buffer"]) == "add lysis buffer"
+
+
+def test_no_think_block_turns_a_warning_around(rows):
+    kept = [row for row in rows if '"keep away"' in row["key"]]
+    assert kept
+    for row in kept:
+        assert not re.search(r"\bkeep (acid|bleach)\b(?! away)", row["think"].lower()), row["think"]
 
 
 def test_the_same_seed_gives_the_same_items(corpus, tokens):
