@@ -79,9 +79,7 @@ def quickstart(out: str = "runs/quickstart", seed: int = 0) -> int:
             None, [f"stage={stage}"], {**_COMMON, **keys, "seed": seed, "run_dir": run_dir, "init_from": previous}
         )
         logger.info("stage %s -> %s", stage, run_dir)
-        code = train(
-            config
-        )  # a finished stage returns at once, after it has checked that the configuration is the same
+        code = train(config)  # a finished stage returns at once, if the configuration is still the same
         if code != DONE:
             return code
         summary[stage] = _judge(config, run_dir)
@@ -123,6 +121,6 @@ def table(summary: dict[str, dict[str, dict[str, float]]]) -> str:
                 f"{stage:<10}{row['items']:<3} {name:<8}" + "".join(f"{row[metric]:>10.3f}" for metric in _COLUMNS)
             )
     lines.append(
-        "A smoke run: it shows that every stage works. Learning to copy settings and names takes far more steps."
+        "A smoke run: every stage works, and a few items are memorised. What helps unseen items takes far more steps."
     )
     return "\n".join(lines)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from thoth_jax.protocol.columns import Columns, joined, ranges
@@ -83,6 +84,26 @@ def bucket(size: int, least: int = 8) -> int:
     while shape < size:
         shape *= 2 if shape < 2 * least or shape < 4 else 4
     return shape
+
+
+def shard(rows, mesh: jax.sharding.Mesh | None):
+    """Arrays [B, ...], padded with zeros to a multiple of the mesh's size and sharded over all of its axes.
+
+    Raises:
+      ValueError: the mesh has devices of other processes.
+    """
+    if mesh is None:
+        return rows
+    if mesh.is_multi_process:
+        raise ValueError("mesh: has devices of other processes; score the rows of a process on its own devices")
+    sharding = jax.NamedSharding(mesh, jax.P(mesh.axis_names))
+
+    def place(array):
+        short = -array.shape[0] % mesh.size
+        padded = np.pad(array, [(0, short)] + [(0, 0)] * (array.ndim - 1)) if short else array
+        return jax.device_put(padded, sharding)
+
+    return jax.tree.map(place, rows)
 
 
 def distinct(values: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from thoth_jax.protocol.columns import Columns
@@ -169,7 +170,12 @@ class Score(NamedTuple):
 COMPONENTS = Score._fields[:-1]
 
 
-def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfig = ScoreConfig()) -> Score:  # noqa: B008
+def score_batch(
+    outputs: Sequence[str],
+    golds: Sequence[str],
+    config: ScoreConfig = ScoreConfig(),  # noqa: B008
+    mesh: jax.sharding.Mesh | None = None,
+) -> Score:
     """SCORE of each output against its gold.
 
     Args:
@@ -178,14 +184,17 @@ def score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfi
         gold step may say `"after": [step numbers]` (see `grammar.parse_gold`): then every order that keeps to that is
         right, for Order and for the alignment alike; an output that says it fails the format gate.
       config: see `ScoreConfig`.
+      mesh: shard the B rows over all axes of this mesh; the values are those of one device to 1e-6. None: the default
+        device.
 
     Raises:
-      ValueError: the lists differ in length; a gold that cannot be parsed (names its row).
+      ValueError: the lists differ in length; a gold that cannot be parsed (names its row); a mesh with devices of
+        other processes (score the rows of a process in that process).
     """
     if len(outputs) != len(golds):
         raise ValueError(f"{len(outputs)} outputs but {len(golds)} golds")
     with _no_collection():
-        return _score_batch(outputs, golds, config)
+        return _score_batch(outputs, golds, config, mesh)
 
 
 @contextlib.contextmanager
@@ -200,7 +209,7 @@ def _no_collection():
             gc.enable()
 
 
-def _score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfig) -> Score:
+def _score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConfig, mesh) -> Score:
     gold_steps, after, gold_of = _read_golds(golds)
     answers = read_answers(
         outputs,
@@ -215,7 +224,7 @@ def _score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConf
     share, consistency_gate, mean_words = _consistency(answers, reasons, config)
 
     size = len(outputs)
-    pairs = pair_scores(answers.columns, gold_steps, gold_of, config, coverage.canonical_all, after)
+    pairs = pair_scores(answers.columns, gold_steps, gold_of, config, coverage.canonical_all, after, mesh)
     gold_count = gold_steps.count.astype(np.int32)[gold_of]
     gates = kernels.Gates(
         format_gate=format_gate,
@@ -237,7 +246,7 @@ def _score_batch(outputs: Sequence[str], golds: Sequence[str], config: ScoreConf
         use_order=config.use_order,
     )
     order, content = pairs["order"] * gates.scored, pairs["content"]
-    padded = [_pad(array, encoding.bucket(size)) for array in (*gates, order, content)]
+    padded = encoding.shard([_pad(array, encoding.bucket(size)) for array in (*gates, order, content)], mesh)
     combined = kernels.combine(kernels.Gates(*padded[:-2]), padded[-2], padded[-1], rule)
     step_scale, semantics, total = (np.asarray(array)[:size] for array in combined)
     return Score(total, format_gate, consistency_gate, share, step_scale, order, content, semantics, reasons)
@@ -259,7 +268,7 @@ def options_of(config: ScoreConfig) -> kernels.Options:
 
 
 def pair_scores(
-    predictions: Columns, golds: Columns, gold_of, config: ScoreConfig, canonical, after=None
+    predictions: Columns, golds: Columns, gold_of, config: ScoreConfig, canonical, after=None, mesh=None
 ) -> dict[str, np.ndarray]:
     """The kernels' `PairScores` of the steps of B rows against their golds, as float32 arrays [B].
 
@@ -269,6 +278,7 @@ def pair_scores(
       gold_of: [B] the gold of each prediction.
       config: order_mode, alignment, the matches, weights, denominator and decay are used.
       canonical, after: see `encoding.encode`.
+      mesh: see `score_batch`.
     """
     options = options_of(config)
     size = predictions.count.shape[0]
@@ -278,9 +288,9 @@ def pair_scores(
     batches = encoding.encode(predictions, golds, gold_of, canonical, after)
     results = [
         kernels.pair_scores(
-            batch.predicted,
+            encoding.shard(batch.predicted, mesh),
             batch.gold,
-            batch.gold_row,
+            encoding.shard(batch.gold_row, mesh),
             options,
             config.alignment,
             None if batch.before is None else (batch.before, batch.partial),
