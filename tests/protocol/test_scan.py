@@ -139,6 +139,15 @@ def test_mutated_answers_read_as_the_grammar_reads_them():
     assert check(texts) > 90
 
 
+def test_a_block_does_not_borrow_from_the_next():
+    # What parts objects from parameters is spelled oddly in one block and stands without a step in the next.
+    odd = text(STEP).replace('], "parameters"', '] , "parameters"')
+    loose = text(STEP).replace("Step 1: {", "", 1)
+    assert grammar.parse(odd).sketch is not None and grammar.parse(loose).sketch is None
+    assert check([odd, loose]) == 1
+    assert check([text(STEP), odd, loose, loose, odd, text(STEP), loose]) == 4
+
+
 def test_hostile_answers_read_as_the_grammar_reads_them():
     texts = [one for one in adversarial() if len(one) < 300_000]
     found = read_answers(texts)

@@ -297,6 +297,7 @@ def _steps_of(glue, strings, string_count, line_count, texts: list[str]) -> tupl
     split = np.where(second == _PARAMETER_ONLY, begin + 1, end)
     parting = np.nonzero(glue == _PARAMETER)[0]
     parting = parting[step_of[parting] >= 0]
+    parting = parting[parting < end[step_of[parting]]]  # behind the last step there may be more, up to the next block's
     split[step_of[parting]] = parting
     partings = np.bincount(step_of[parting], minlength=begin.shape[0])
     further = np.concatenate([[0], np.cumsum(glue == _FURTHER)])
