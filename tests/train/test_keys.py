@@ -1,12 +1,17 @@
 """Each key of the trainer changes something: with the key ignored, its line here fails."""
 
+import logging
+
 import jax
 import numpy as np
 import optax
 import pytest
 
 from thoth_jax import config as configuration
+from thoth_jax.data import bundled
 from thoth_jax.errors import InputError
+from thoth_jax.models import hf, init_params
+from thoth_jax.models.tokenizer import load_tokenizer
 from thoth_jax.tasks.protocol import ProtocolTask
 from thoth_jax.train import build, loop
 from thoth_jax.train.build import lora_config, model_config
@@ -68,6 +73,33 @@ def test_lora_keys(tiny):
     assert (found.rank, found.alpha, found.dropout, found.targets) == (3, 7.0, 0.5, ("q_proj", "up_proj"))
 
 
+def test_rslora_and_modules_to_save(tiny, trial):
+    assert lora_config(tiny("sft", "lora.rank=4", "lora.alpha=8", "lora.rslora=true")).scale == 4.0
+    assert lora_config(tiny("sft", "lora.rank=4", "lora.alpha=8")).scale == 2.0
+    found = trial(tiny("sft", "lora.rank=2", "lora.modules_to_save=embed_tokens", "learning_rate=0.1"))
+    before = jax.device_get(found.run.params["embed"])
+    after = found.steps(1)
+    own = next(leaf for name, leaf in after.items() if "modules" in name)
+    assert own.dtype == np.float32 and not np.array_equal(own, before)
+    np.testing.assert_array_equal(jax.device_get(found.state.params["embed"]), before)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_an_untrained_end_token_is_warned_of(tiny, tmp_path, caplog, trained):
+    tokenizer = load_tokenizer(str(bundled.path("tokenizer.model")))
+    model = model_config(tiny("sft"), len(tokenizer)).replace(vocab_size=len(tokenizer) + 64)
+    params = dict(init_params(model, jax.random.key(0)))
+    if not trained:  # as rows that no token has
+        params["embed"] = params["embed"].at[len(tokenizer) :].set(0.001).at[tokenizer.end_id].set(0.001)
+    hf.save(tmp_path, model, params, tokenizer)
+    with caplog.at_level(logging.WARNING):
+        build.build(tiny("sft", f"init_from={tmp_path}", "lora.rank=2"))
+    assert ("looks untrained" in caplog.text) == (not trained)
+    caplog.clear()
+    build.build(tiny("sft", f"init_from={tmp_path}", "lora.rank=2", "lora.modules_to_save=embed_tokens"))
+    assert "looks untrained" not in caplog.text
+
+
 def test_lora_dropout_changes_the_step(tiny, trial):
     losses = []
     for dropout in (0.0, 0.5):
@@ -83,7 +115,7 @@ RL_KEYS = {
     "seed=1": ("rewards/mean",),
     "prompts_per_step=3": ("tokens",),
     "group_size=6": ("tokens",),
-    "temperature=0.3": ("rewards/mean",),
+    "temperature=0.3": ("entropy",),
     "max_completion_length=4": ("completions/max_length",),
     "aggregation=sequence_mean_token_sum": ("loss/policy",),
     "scale_rewards=none": ("grad_norm",),
