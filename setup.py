@@ -35,6 +35,7 @@ setup(
         "gpu": ["jax[cuda13]>=0.10"],
         "tpu": ["jax[tpu]>=0.10"],
         "eval": ["sacrebleu>=2.4", "rouge-score>=0.1.2", "nltk>=3.9", "keybert>=0.8.5", "bert-score>=0.3.13"],
+        "gguf": ["gguf>=0.10"],
         "dev": [
             "pytest>=8.0",
             "pytest-xdist>=3.6",
@@ -43,6 +44,7 @@ setup(
             "sacrebleu>=2.4",
             "rouge-score>=0.1.2",
             "nltk>=3.9",
+            "gguf>=0.10",
         ],
     },
     entry_points={"console_scripts": ["thoth=thoth_jax.cli:main", "vprm=vprm_jax.cli:main"]},

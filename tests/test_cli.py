@@ -110,6 +110,7 @@ def test_bad_input_of_the_data_commands(capsys, tmp_path, monkeypatch):
     assert "--number: '0': expected a whole number" in refused(capsys, "data", "show", "--number", "0")
     assert "none.jsonl: no such file" in refused(capsys, "data", "stats", "--input", "none.jsonl")
     assert "no such directory" in refused(capsys, "data", "build", "--source", "none")
+    assert "https://... is no path" in refused(capsys, "score", "--gold", "https://host/rows.jsonl")
     (tmp_path / "rows.jsonl").write_text(json.dumps(SFT_ROW) + "\n" + json.dumps({"query": "q"}) + "\n")
     assert "rows.jsonl:2: no field 'response'" in refused(capsys, "data", "show", "--input", "rows.jsonl")
     (tmp_path / "source").mkdir()
@@ -222,7 +223,7 @@ def test_what_a_task_raises_is_one_line_that_names_its_line(capsys, tmp_path, mo
 
 def test_a_model_directory_without_weights(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "no config.json" in refused(capsys, "generate", "--model", "nowhere", "--prompt", "q")
+    assert "nowhere: no such directory" in refused(capsys, "generate", "--model", "nowhere", "--prompt", "q")
     (tmp_path / "model").mkdir()
     fields = {
         "architectures": ["Qwen3ForCausalLM"],

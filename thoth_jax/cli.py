@@ -24,6 +24,7 @@ _EXAMPLES = {
     "data show": "thoth data show --type scaling --split test --number 2",
     "data stats": "thoth data stats",
     "data build": "thoth data build --source bundled --out runs/corpus",
+    "convert": "thoth convert --model runs/quickstart --to hf --out models/quickstart",
     "bench": "thoth bench score --pairs 1024 --repeats 3",
 }
 
@@ -65,6 +66,8 @@ def _explained(error: Exception) -> tuple[str | None, int]:
         return message, 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 2
+    if isinstance(error, KeyError) and str(error.args[0]).endswith("://"):  # etils.epath, of any path
+        return f"{error.args[0]}... is no path that can be read; use a local one, gs:// or s3://", 2
     return (str(error), 1) if isinstance(error, FloatingPointError) else (None, 1)
 
 
@@ -219,6 +222,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--out", default="runs/corpus", metavar="DIR", help="where to (default: %(default)s)")
 
+    sub = command("convert", _convert, "write a run or a model as a Hugging Face model, or adapters for PEFT")
+    sub.add_argument(
+        "--model",
+        required=True,
+        metavar="PATH",
+        help="run directory, quickstart directory, HF directory, hub id or GGUF file",
+    )
+    sub.add_argument("--out", required=True, metavar="DIR", help="where to; must be empty or not exist")
+    sub.add_argument(
+        "--to", choices=("hf", "peft"), default="hf", help="hf: a whole model (default); peft: a run's adapters alone"
+    )
+    sub.add_argument("--merge", action="store_true", help="add the adapters to the weights, in float32")
+    sub.add_argument("--adapter", metavar="DIR", help="a PEFT adapter to merge into --model")
+    sub.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="of the written weights (default: as they are stored)"
+    )
+    sub.add_argument(
+        "--max-shard-size",
+        type=_number(float, 1e-6),
+        default=4.0,
+        metavar="GB",
+        help="of a file (default: %(default)s)",
+    )
+
     sub = command("bench", _bench, "measure beside a peer in the same run; prints one JSON object")
     sub.add_argument(
         "what", choices=("score",), help="score: text to SCORE, beside the published evaluator's algorithm"
@@ -341,6 +368,22 @@ def _bench(options, _overrides) -> int:
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
             file.write(text + "\n")
+    return 0
+
+
+def _convert(options, _overrides) -> int:
+    from thoth_jax.convert import convert, describe
+
+    convert(
+        options.model,
+        options.out,
+        to=options.to,
+        adapter=options.adapter,
+        merge_adapter=options.merge,
+        dtype=options.dtype,
+        max_shard_bytes=int(options.max_shard_size * 1024**3),
+    )
+    print(describe(options.out))
     return 0
 
 

@@ -38,7 +38,9 @@ KEYS: dict[str, Key] = {
     "task": Key("thoth_jax.tasks.protocol:ProtocolTask", "the Task, as an import path module:name"),
     "task_args": Key({}, "arguments of the Task (task_args.NAME=VALUE), checked against its signature"),
     "rewards": Key((), "rewards [{fn, weight, kwargs}]; empty: the task's own; fn 'task' puts that in", _RL),
-    "init_from": Key("", "weights to start from: an HF directory or a run directory; empty: random, from model.*"),
+    "init_from": Key(
+        "", "weights to start from: an HF directory or hub id, or a run directory; empty: random, from model.*"
+    ),
     "tokenizer": Key(
         "",
         "HF directory, tokenizer.json or SentencePiece .model; empty: that of init_from, else the bundled",
@@ -55,9 +57,11 @@ KEYS: dict[str, Key] = {
     "model.dtype": Key("float32", "compute type; master parameters are float32", choices=("float32", "bfloat16")),
     "model.remat": Key("none", "recompute layers in the backward pass to save memory", choices=("none", "full")),
     "lora.rank": Key(0, "R, rank of the adapters; 0: train all parameters", minimum=0),
-    "lora.alpha": Key(16.0, "adapters are scaled by alpha / rank", minimum=0.0),
+    "lora.alpha": Key(16.0, "adapters are scaled by alpha / rank (see lora.rslora)", minimum=0.0),
     "lora.dropout": Key(0.0, "dropout on the adapters' input", _LM, minimum=0.0, maximum=0.99),
     "lora.targets": Key(("all",), "adapted matrices by HF name (q_proj, ...), or all"),
+    "lora.rslora": Key(False, "scale adapters by alpha / sqrt(rank) instead"),
+    "lora.modules_to_save": Key((), "trained whole beside the adapters: embed_tokens, lm_head"),
     "mesh.data": Key(1, "devices on the data axis; -1: the rest", minimum=-1),
     "mesh.fsdp": Key(-1, "devices on the fsdp axis; -1: the rest", minimum=-1),
     "mesh.tensor": Key(1, "devices on the tensor axis; -1: the rest", minimum=-1),

@@ -5,14 +5,19 @@ place that says over which mesh axes they are split. The mesh always has the axe
 """
 
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Sequence
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from thoth_jax.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 MESH_AXES = ("data", "fsdp", "tensor")
 
@@ -136,10 +141,63 @@ def distributed_start() -> bool:
         jax.distributed.initialize(
             environment["JAX_COORDINATOR_ADDRESS"], numbers["JAX_NUM_PROCESSES"], numbers["JAX_PROCESS_ID"]
         )
+        _check_devices()
         return True
     slurm = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1
     tpu_slice = len(environment.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1
     if not slurm and not tpu_slice:
         return False
     jax.distributed.initialize()
+    _check_devices()
     return True
+
+
+def _check_devices() -> None:
+    """Log what this process has; a SLURM job must use all GPUs that it was given."""
+    local = jax.local_devices()
+    logger.info(
+        "process %d of %d: %d of %d devices (%s)",
+        jax.process_index(),
+        jax.process_count(),
+        len(local),
+        jax.device_count(),
+        local[0].device_kind,
+    )
+    per_node, nodes = os.environ.get("SLURM_GPUS_ON_NODE", ""), os.environ.get("SLURM_JOB_NUM_NODES", "")
+    if local[0].platform == "gpu" and per_node.isdigit() and nodes.isdigit():
+        given = int(per_node) * int(nodes)
+        if jax.device_count() != given:
+            raise InputError(
+                f"SLURM gave {nodes} nodes with {per_node} GPUs, but jax sees {jax.device_count()} devices; start one "
+                "task for each GPU (--ntasks-per-node) and do not bind GPUs to tasks"
+            )
+
+
+def is_leader() -> bool:
+    """Whether this process writes the run's files; the others only compute."""
+    return jax.process_index() == 0
+
+
+def meet(name: str) -> None:
+    """Wait until all processes are here; `name` tells the places apart."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def any_process(flag: bool) -> bool:
+    """Whether `flag` is true on any process; all of them must call it at the same point of the run."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def fetch(tree):
+    """Whole arrays on the host of every process, wherever their parts lie."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def agreed(tree):
+    """The first process's host arrays, on all of them: what user code computed may differ."""
+    return tree if jax.process_count() == 1 else multihost_utils.broadcast_one_to_all(tree)

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import REPO
 from thoth_jax.errors import InputError
-from thoth_jax.models import QwenConfig, count_params, declare, forward, hidden_states, init_params, logits_of
+from thoth_jax.models import count_params, declare, forward, hidden_states, init_params, logits_of
 from thoth_jax.models.attention import attention, positions_of
+from thoth_jax.models.known import PUBLISHED_PARAMETERS, published
 
 run = jax.jit(forward, static_argnums=1)
 TOKENS = np.random.default_rng(0).integers(1, 96, size=(2, 16))
@@ -86,19 +88,20 @@ def test_init_depends_on_key_and_name_only(config, params):
     assert count_params(config) == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "count"),
-    [  # published parameter counts (Qwen3 0.6B, Qwen2.5 0.5B)
-        ((151936, 1024, 3072, 28, 16, 8, 128, True, True), 596_049_920),
-        ((151936, 896, 4864, 24, 14, 2, 64, True, False), 494_032_768),
-    ],
-)
-def test_published_parameter_counts(sizes, count):
-    *dims, tied, qwen3 = sizes
-    config = QwenConfig(*dims, tie_embeddings=tied, qk_norm=qwen3, qkv_bias=not qwen3)
-    assert count_params(config) == count
+@pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
+def test_published_models(name):
+    config = published(name)
+    assert count_params(config) == PUBLISHED_PARAMETERS[name]
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     assert jax.tree.map(lambda leaf: leaf.shape, shapes) == jax.tree.map(lambda weight: weight.shape, declare(config))
+    logits = jax.eval_shape(lambda params: forward(params, config, jnp.zeros((2, 5), jnp.int32)), shapes)
+    assert logits.shape == (2, 5, config.vocab_size)
+    assert f"| {name} |" in (REPO / "docs" / "models.md").read_text()
+
+
+def test_unknown_models_are_refused():
+    with pytest.raises(InputError, match="Qwen3-8b: no published model .*Qwen3-8B"):
+        published("Qwen3-8b")
 
 
 @pytest.mark.parametrize(

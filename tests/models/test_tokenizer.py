@@ -165,10 +165,10 @@ def test_chats_equal_qwen(qwen, cases):
     assert (len(qwen), qwen.end_id, qwen.pad_id, qwen.stop_ids) == (151669, 151645, 151643, (151645, 151643))
     for case in cases["chat"]:
         assert qwen.encode(case["text"], allow_special=True) == case["ids"]
-        if "tools" in case:
-            continue
-        ids = qwen.encode_chat(case["messages"], case["add_generation_prompt"], case["enable_thinking"] is not False)
-        assert qwen.decode(ids) == case["decoded_keep_special"]
+        options = case["add_generation_prompt"], case["enable_thinking"] is not False, case.get("tools", ())
+        assert qwen.encode_chat(case["messages"], *options, protect_special=False) == case["ids"]
+        ids = qwen.encode_chat(case["messages"], *options)
+        assert qwen.decode(ids) == case.get("decoded_keep_special", case["text"])
         if case["conversation"] == "edge_text":  # its content holds a literal <|im_end|>, which must not end the turn
             assert ids.count(qwen.end_id) == case["ids"].count(qwen.end_id) - 1
         else:

@@ -18,13 +18,32 @@ def assert_same(left, right, tolerance):
         np.testing.assert_allclose(left[name], right[name], atol=tolerance, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("stage, lora", [("pretrain", 0), ("sft", 4), ("rl", 0)])
-def test_a_sharded_step_equals_one_device(tiny, trial, rewarded, stage, lora):
+MESHES = {
+    "fsdp8": ("mesh.fsdp=8",),
+    "fsdp4_tensor2": ("mesh.fsdp=4", "mesh.tensor=2"),
+    "fsdp2_tensor4": ("mesh.fsdp=2", "mesh.tensor=4"),  # two K/V heads do not divide by four
+    "data2_fsdp2_tensor2": ("mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"),
+}
+
+
+@pytest.mark.parametrize(
+    "stage, lora, meshes",
+    [
+        ("pretrain", 0, ("fsdp8", "fsdp2_tensor4")),
+        ("sft", 4, ("fsdp4_tensor2", "data2_fsdp2_tensor2")),
+        ("rl", 0, ("fsdp8", "fsdp4_tensor2")),
+        pytest.param("pretrain", 4, tuple(MESHES), marks=pytest.mark.slow),
+        pytest.param("sft", 0, tuple(MESHES), marks=pytest.mark.slow),
+        pytest.param("rl", 0, tuple(MESHES), marks=pytest.mark.slow),
+        pytest.param("rl", 4, tuple(MESHES), marks=pytest.mark.slow),
+    ],
+)
+def test_a_sharded_step_equals_one_device(tiny, trial, rewarded, stage, lora, meshes):
     words = (f"lora.rank={lora}", *([rewarded] if stage == "rl" else []))
     one = trial(tiny(stage, *words, "mesh.fsdp=1"), jax.devices()[:1])
     one.steps(1)
-    for mesh in (("mesh.fsdp=8",), ("mesh.fsdp=4", "mesh.tensor=2")):
-        many = trial(tiny(stage, *words, *mesh))
+    for mesh in meshes:
+        many = trial(tiny(stage, *words, *MESHES[mesh]))
         many.steps(1)
         for name, value in one.metrics[0].items():
             if not name.startswith(("step_time", "compile", "logp_diff", "lr")):

@@ -2,6 +2,7 @@
 
 from thoth_jax.models.decode import Cache, decode_step, init_cache, prefill, unstack
 from thoth_jax.models.hf import load, load_config, load_params, save
+from thoth_jax.models.known import published
 from thoth_jax.models.logprobs import token_logprobs
 from thoth_jax.models.lora import Lora, LoraConfig, init_lora, load_peft, merge, save_peft
 from thoth_jax.models.qwen import (
@@ -15,6 +16,7 @@ from thoth_jax.models.qwen import (
     logits_of,
     param_shardings,
 )
+from thoth_jax.models.rope import Yarn
 from thoth_jax.models.tokenizer import Tokenizer, load_tokenizer, train_sentencepiece
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "QwenConfig",
     "Tokenizer",
     "Weight",
+    "Yarn",
     "count_params",
     "declare",
     "decode_step",
@@ -41,6 +44,7 @@ __all__ = [
     "merge",
     "param_shardings",
     "prefill",
+    "published",
     "save",
     "save_peft",
     "token_logprobs",

@@ -54,17 +54,3 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.
     weights = weights.astype(v.dtype).reshape(B, K, -1, S)
     out = jnp.einsum("BKMS,BKSH->BKMH", weights, v, preferred_element_type=jnp.float32)
     return out.reshape(B, N, T, H).transpose(0, 2, 1, 3).astype(q.dtype)
-
-
-def rope_angles(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
-    """Rotary angles in float32: (cos, sin), each [B, T, H/2], for positions [B, T]."""
-    frequency = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    angles = positions.astype(jnp.float32)[..., None] * frequency
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotate(x: jax.Array, rope: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotate the halves of each head of x [B, T, N, H] (the Hugging Face layout) in float32."""
-    cos, sin = (angle[:, :, None, :] for angle in rope)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

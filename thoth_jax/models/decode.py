@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from thoth_jax.models import attention as attn
 from thoth_jax.models.qwen import Params, QwenConfig, block, embed, logits_of, rms_norm, scan_layers
+from thoth_jax.models.rope import rope_angles
 from thoth_jax.sharding import constrain, sharding
 
 CACHE_AXES = ("layers", "batch", "length", "kv_heads", "head_dim")
@@ -73,7 +74,7 @@ def prefill(
     B, S = tokens.shape
     index = jnp.arange(S, dtype=jnp.int32)[None]
     mask = attn.causal_mask((index < lengths[:, None]).astype(jnp.int32), S)
-    rope = attn.rope_angles(index, config.head_dim, config.rope_theta)
+    rope = rope_angles(index, config.head_dim, config.rope_theta, config.yarn)
     room = 0 if length is None else length - S
 
     def step(x, weights, adapters, _):
@@ -103,7 +104,7 @@ def decode_step(
     """
     B = tokens.shape[0]
     rows = jnp.arange(B)
-    rope = attn.rope_angles(positions[:, None], config.head_dim, config.rope_theta)
+    rope = rope_angles(positions[:, None], config.head_dim, config.rope_theta, config.yarn)
 
     def step(x, weights, adapters, kv):
         def attend(q, k, v):

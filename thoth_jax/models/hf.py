@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from thoth_jax.errors import InputError
 from thoth_jax.models.hf_config import config_to_hf, load_config, read_json
+from thoth_jax.models.hub import directory_of
 from thoth_jax.models.qwen import DTYPES, Params, QwenConfig, declare
 from thoth_jax.models.tensors import TensorFiles, hf_names, hf_tensor
 from thoth_jax.models.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
@@ -21,10 +22,11 @@ MAX_SHARD_BYTES = 4 * 1024**3
 
 
 def load(path, mesh: Mesh | None = None, dtype: str = "float32") -> tuple[QwenConfig, Params, Tokenizer | None]:
-    """A model from a local directory in Hugging Face format.
+    """A model in Hugging Face format.
 
     Args:
-      path: directory with config.json, safetensors and (optionally) tokenizer files.
+      path: directory with config.json, safetensors and (optionally) tokenizer files, or a name on the hub such as
+        "Qwen/Qwen3-8B" (see `hub.directory_of`; with HF_HUB_OFFLINE=1 only the local cache is looked at).
       mesh: where to place the parameters; None: the default device.
       dtype: type of the parameters and of the computation. To keep float32 masters and compute in bfloat16, load
         float32 and `config.replace(dtype="bfloat16")`.
@@ -36,15 +38,15 @@ def load(path, mesh: Mesh | None = None, dtype: str = "float32") -> tuple[QwenCo
     Raises:
       InputError: something is missing, broken or not supported.
     """
-    config = load_config(path).replace(dtype=dtype)
-    folder = epath.Path(path)
+    folder = directory_of(path)
+    config = load_config(folder).replace(dtype=dtype)
     tokenizer = None
     if any((folder / name).exists() for name in TOKENIZER_FILES):
-        tokenizer = load_tokenizer(path)
+        tokenizer = load_tokenizer(folder)
         if len(tokenizer) > config.vocab_size:
             raise InputError(f"{folder}: the tokenizer has {len(tokenizer)} ids, the model only {config.vocab_size}")
         config = config.replace(valid_vocab_size=len(tokenizer))
-    return config, load_params(path, config, mesh, dtype), tokenizer
+    return config, load_params(folder, config, mesh, dtype), tokenizer
 
 
 def load_params(path, config: QwenConfig, mesh: Mesh | None = None, dtype: str = "float32") -> Params:
@@ -55,7 +57,7 @@ def load_params(path, config: QwenConfig, mesh: Mesh | None = None, dtype: str =
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype: {dtype!r} must be one of {', '.join(DTYPES)}")
-    folder = epath.Path(path)
+    folder = directory_of(path)
     files = TensorFiles(list(_weight_files(folder)))
     tied = config.tie_embeddings and "lm_head.weight" in files
     files.check(declare(config), str(folder), ignored=("lm_head.weight",) if tied else ())
@@ -65,8 +67,6 @@ def load_params(path, config: QwenConfig, mesh: Mesh | None = None, dtype: str =
 
 
 def _weight_files(folder: epath.Path) -> Iterator[epath.Path]:
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such directory")
     if (folder / SINGLE).exists():
         yield folder / SINGLE
         return

@@ -1,12 +1,15 @@
 """Hugging Face config.json <-> QwenConfig. What we do not support is refused by name, never ignored."""
 
+import dataclasses
 import json
 from typing import Any
 
 from etils import epath
 
 from thoth_jax.errors import InputError
+from thoth_jax.models.hub import directory_of
 from thoth_jax.models.qwen import QwenConfig
+from thoth_jax.models.rope import Yarn
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
@@ -46,14 +49,12 @@ def read_json(file: epath.Path) -> dict[str, Any]:
 
 
 def load_config(path) -> QwenConfig:
-    """The architecture that `path`/config.json describes, in the classic or the newer (rope_parameters) spelling.
+    """The architecture in config.json of a directory or hub id, in the classic or the newer (rope_parameters) spelling.
 
     Raises:
       InputError: no such directory or file, a field that is missing, of a wrong type, or not supported.
     """
-    folder = epath.Path(path)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such directory; a model is a directory with config.json and *.safetensors")
+    folder = directory_of(path, weights=False)
     return config_from_hf(read_json(folder / "config.json"), str(folder / "config.json"))
 
 
@@ -83,7 +84,7 @@ def config_from_hf(read: dict[str, Any], where: str = "config.json") -> QwenConf
 
     fields: dict[str, Any] = {ours: number(theirs, int) for ours, theirs in _SIZES.items()}
     fields["rms_norm_eps"] = number("rms_norm_eps", float)
-    fields["rope_theta"] = _rope_theta(left, number, faults)
+    fields["rope_theta"], fields["yarn"] = _rope(left, number, faults)
     fields["tie_embeddings"] = number("tie_word_embeddings", bool, False)
     fields["max_position_embeddings"] = number("max_position_embeddings", int, 32768)
     fields["initializer_range"] = number("initializer_range", float, 0.02)
@@ -109,16 +110,22 @@ def config_from_hf(read: dict[str, Any], where: str = "config.json") -> QwenConf
         raise InputError(f"{where}: {error}") from None
 
 
-def _rope_theta(left: dict[str, Any], number, faults: list[str]) -> float | None:
+def _rope(left: dict[str, Any], number, faults: list[str]) -> tuple[float | None, Yarn | None]:
+    """The base of the rotary angles and their scaling, in either spelling."""
+    longest = left.get("max_position_embeddings")
+    yarn = None
     for name in ("rope_scaling", "rope_parameters"):
         value = left.pop(name, None) or {}
         if not isinstance(value, dict):
             faults.append(f"{name}={value!r} is not an object")
             continue
         value = dict(value)
-        kind = value.pop("rope_type", value.pop("type", "default"))
+        old = value.pop("type", "default")
+        kind = value.pop("rope_type", old)
         theta = value.pop("rope_theta", None)
-        if kind != "default":
+        if kind == "yarn":
+            yarn = _yarn(value, name, longest, faults)
+        elif kind != "default":
             faults.append(f"{name} of type {kind!r} is not supported")
         elif value:
             faults.append(f"{name}.{sorted(value)[0]} is not supported")
@@ -126,7 +133,28 @@ def _rope_theta(left: dict[str, Any], number, faults: list[str]) -> float | None
             if left.get("rope_theta", theta) != theta:
                 faults.append(f"rope_theta={left['rope_theta']!r} contradicts {name}.rope_theta={theta!r}")
             left["rope_theta"] = theta
-    return number("rope_theta", float)
+    return number("rope_theta", float), yarn
+
+
+def _yarn(value: dict[str, Any], where: str, longest: Any, faults: list[str]) -> Yarn | None:
+    fields = {field.name for field in dataclasses.fields(Yarn)}
+    given = {name: each for name, each in value.items() if each is not None}
+    given.setdefault("original_max_position_embeddings", longest)
+    wrong = [name for name in given if name not in fields]
+    for name, each in given.items():
+        kind = bool if name == "truncate" else (int, float)
+        if name in fields and (not isinstance(each, kind) or (kind is not bool and isinstance(each, bool))):
+            wrong.append(name)
+    if wrong:
+        faults.extend(f"{where}.{name}={given[name]!r} is not supported" for name in wrong)
+    elif "factor" not in given:
+        faults.append(f"{where}.factor is missing")
+    else:
+        try:
+            return Yarn(**given)
+        except InputError as error:
+            faults.append(f"{where}: {error}")
+    return None
 
 
 def config_to_hf(config: QwenConfig) -> dict[str, Any]:
@@ -150,7 +178,7 @@ def config_to_hf(config: QwenConfig) -> dict[str, Any]:
         "initializer_range": config.initializer_range,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
-        "rope_scaling": None,
+        "rope_scaling": None if config.yarn is None else _yarn_to_hf(config.yarn),
         "tie_word_embeddings": config.tie_embeddings,
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -158,3 +186,14 @@ def config_to_hf(config: QwenConfig) -> dict[str, Any]:
         "sliding_window": None,
         "use_cache": True,
     }
+
+
+def _yarn_to_hf(yarn: Yarn) -> dict[str, Any]:
+    """What differs from the defaults, and what has none."""
+    defaults = Yarn(yarn.factor, yarn.original_max_position_embeddings)
+    written = {"rope_type": "yarn"}
+    for field in dataclasses.fields(Yarn):
+        value = getattr(yarn, field.name)
+        if value != getattr(defaults, field.name) or field.default is dataclasses.MISSING:
+            written[field.name] = value
+    return written

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from thoth_jax.errors import InputError
 from thoth_jax.models import attention as attn
 from thoth_jax.models import initial
+from thoth_jax.models.rope import Yarn, rope_angles, rotate
 from thoth_jax.sharding import constrain, sharding
 
 Params = Mapping[str, Any]
@@ -39,7 +40,7 @@ class QwenConfig:
     head_dim is independent of hidden_size / num_heads. dtype is the compute dtype: weights are kept as they were
     created or loaded and cast where they are used. remat: "none" keeps all activations for the backward pass, "dots"
     keeps the results of weight matmuls, "full" keeps only the input of each layer. Token ids from valid_vocab_size on
-    (padding of the embedding table) get no probability; None: all ids are valid.
+    (padding of the embedding table) get no probability; None: all ids are valid. yarn: how rotary positions are scaled.
     """
 
     vocab_size: int
@@ -59,6 +60,7 @@ class QwenConfig:
     dtype: str = "float32"
     remat: str = "none"
     valid_vocab_size: int | None = None
+    yarn: Yarn | None = None
 
     def __post_init__(self):
         sizes = (
@@ -226,7 +228,7 @@ def block(x, weights, adapters, rope, attend, config: QwenConfig, scale=1.0, dro
         if c.qk_norm and kind != "v":
             out = rms_norm(out, weights[f"{kind}_norm"], c.rms_norm_eps)
         out = constrain(out, ("batch", "length", axis, "head_dim"))
-        return out if kind == "v" else attn.rotate(out, rope)
+        return out if kind == "v" else rotate(out, rope)
 
     inputs = rms_norm(x, weights["input_norm"], c.rms_norm_eps)
     q, k, v = heads("q", inputs, "heads"), heads("k", inputs, "kv_heads"), heads("v", inputs, "kv_heads")
@@ -286,7 +288,7 @@ def hidden_states(
         index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         positions = index if segment_ids is None else attn.positions_of(segment_ids)
     mask = attn.causal_mask(segment_ids, tokens.shape[1])
-    rope = attn.rope_angles(positions, config.head_dim, config.rope_theta)
+    rope = rope_angles(positions, config.head_dim, config.rope_theta, config.yarn)
     scale, dropout = (1.0, 0.0) if lora is None else (lora.scale, lora.dropout)
 
     def body(x, weights, adapters, key, _):

@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import sentencepiece
 import tokenizers
@@ -98,23 +99,37 @@ class Tokenizer(abc.ABC):
             ends.append(length)
         return "".join(parts), ends
 
-    def encode_prompt(self, messages: Sequence[Mapping[str, str]], enable_thinking: bool = True) -> list[int]:
+    def encode_prompt(
+        self, messages: Sequence[Mapping[str, Any]], enable_thinking: bool = True, tools: Sequence[Mapping] = ()
+    ) -> list[int]:
         """A conversation and the opening of the assistant's turn; see `chat.render`.
 
         Raises:
           InputError: messages that cannot be rendered, or the tokenizer has no chat markers.
         """
-        return self.encode_chat(messages, True, enable_thinking)
+        return self.encode_chat(messages, True, enable_thinking, tools)
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], generation_prompt: bool = False, enable_thinking: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation_prompt: bool = False,
+        enable_thinking: bool = True,
+        tools: Sequence[Mapping] = (),
+        protect_special: bool = True,
     ) -> list[int]:
-        """A whole conversation, answers included; see `encode_prompt`."""
+        """A whole conversation, answers included; see `encode_prompt`.
+
+        Args:
+          protect_special: role markers in contents are plain text; False: they are markers, as transformers has it.
+        """
         for marker in (chat.IM_START, chat.IM_END):
             if marker not in self._markers:
                 raise InputError(f"tokenizer: it has no {marker}, so it cannot encode a chat")
+        pieces = chat.render(messages, generation_prompt, enable_thinking, tools)
+        if not protect_special:
+            return self.encode("".join(text for text, _ in pieces), allow_special=True)
         ids = []
-        for text, is_marker in chat.render(messages, generation_prompt, enable_thinking):
+        for text, is_marker in pieces:
             ids += [self._markers[text]] if is_marker else self.encode(text)
         return ids
 

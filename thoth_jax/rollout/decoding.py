@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from thoth_jax.models import attention as attn
 from thoth_jax.models.decode import Cache, prefill, unstack
 from thoth_jax.models.qwen import Params, QwenConfig, block, declare, embed, logits_of, rms_norm
+from thoth_jax.models.rope import rope_angles
 from thoth_jax.rollout.sampling import Sampling, sample
 from thoth_jax.sharding import constrain
 
@@ -135,7 +136,7 @@ def decode(params: Params, lora, slots: Slots, config: QwenConfig, window: int):
     beyond = slots.values[0].shape[2]
     position = jnp.where(slots.remaining > 0, slots.position, beyond)
     at = position[:, None]
-    rope = attn.rope_angles(at, H, c.rope_theta)
+    rope = rope_angles(at, H, c.rope_theta, c.yarn)
     seen = jnp.arange(window)[None] <= at
     keys, values = [], []
     x = embed(params, c, slots.token[:, None], lora)

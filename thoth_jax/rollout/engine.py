@@ -18,7 +18,7 @@ from thoth_jax.models.decode import Cache
 from thoth_jax.models.qwen import Params, QwenConfig
 from thoth_jax.rollout import decoding
 from thoth_jax.rollout.sampling import Sampling
-from thoth_jax.sharding import RULES, use_mesh
+from thoth_jax.sharding import RULES, fetch, use_mesh
 
 _SMALLEST_BUCKET = 16  # tokens
 _PREFILL_TOKENS = 8192  # of one prefill, padding included; bounds its activations
@@ -244,7 +244,7 @@ class Engine:
                 window=window,
             )
             yield from host.collect(
-                *jax.device_get((tokens, logprobs, slots.count, slots.remaining, slots.token)), sampling.stop_ids
+                *fetch((tokens, logprobs, slots.count, slots.remaining, slots.token)), sampling.stop_ids
             )
 
     def _read(self, params, lora, prompts, first: int, count: int) -> "_Prefilled":

@@ -2,22 +2,26 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from etils import epath
 
 from thoth_jax import config as configuration
 from thoth_jax.data import bundled
 from thoth_jax.errors import InputError
 from thoth_jax.models import hf
-from thoth_jax.models.lora import Lora, LoraConfig, init_lora, merge
+from thoth_jax.models.lora import Lora, LoraConfig, declare_lora, init_lora, lora_shardings, merge
 from thoth_jax.models.qwen import QwenConfig, init_params, param_shardings
 from thoth_jax.models.tokenizer import Tokenizer, load_tokenizer
 from thoth_jax.sharding import make_mesh, use_mesh
 from thoth_jax.task import Task, load_task
 from thoth_jax.train.checkpoint import newest_step, restore_trainable
+
+logger = logging.getLogger(__name__)
 
 # Architecture keys that `init_from` decides: a value that is neither the default nor that of the weights is refused.
 _ARCHITECTURE = (
@@ -68,8 +72,27 @@ def build(config, devices: Sequence[jax.Device] | None = None) -> Run:
     lora = None
     if config.lora.rank:
         with use_mesh(mesh):
-            lora = init_lora(model, lora_config(config), jax.random.fold_in(jax.random.key(config.seed), 1), mesh)
+            _warn_of_untrained_end(config, model, params, tokenizer)
+            key = jax.random.fold_in(jax.random.key(config.seed), 1)
+            lora = init_lora(model, lora_config(config), key, mesh, params)
     return Run(config, mesh, task, tokenizer, model, params, lora, step)
+
+
+def _warn_of_untrained_end(config, model: QwenConfig, params, tokenizer: Tokenizer) -> None:
+    """Base models have never seen the token that ends an answer, and adapters of the layers cannot teach it to them."""
+    head = params["embed" if model.tie_embeddings else "lm_head"]
+    if len(tokenizer) == model.vocab_size or config.lora.modules_to_save or not config.init_from:
+        return  # nothing to compare with, or it is trained
+    middle = jnp.mean(head[len(tokenizer) :], axis=0, dtype=jnp.float32)  # rows that no token has
+    distance = jnp.linalg.norm(head[: len(tokenizer)].astype(jnp.float32) - middle, axis=1)
+    if float(distance[tokenizer.end_id]) < 0.1 * float(jnp.median(distance)):
+        logger.warning(
+            "%s: the token that ends an answer (id %d) looks untrained, so answers may never end; train it with "
+            "lora.modules_to_save=%s, or start from an instruct model",
+            config.init_from,
+            tokenizer.end_id,
+            "embed_tokens" if model.tie_embeddings else "embed_tokens,lm_head",
+        )
 
 
 def lora_config(config) -> LoraConfig:
@@ -80,6 +103,8 @@ def lora_config(config) -> LoraConfig:
         alpha=config.lora.alpha,
         dropout=config.lora.get("dropout", 0.0),  # stage rl has none: the ratio compares one policy with itself
         targets="all" if targets == ("all",) else targets,
+        rslora=config.lora.rslora,
+        modules_to_save=tuple(config.lora.modules_to_save),
     )
 
 
@@ -89,7 +114,7 @@ def _base_step(config, run_dir: str) -> int | None:
     base = configuration.read_json(file) if file.exists() else {}
     if config.init_from and base.get("init_from") == config.init_from:
         return base["step"]
-    return newest_step(_run_in(config.init_from)) if config.init_from else None
+    return newest_step(run_in(config.init_from)) if config.init_from else None
 
 
 def base_weights(config, mesh, dtype: str | None = None, step: int | None = None) -> tuple[QwenConfig, Any, Tokenizer]:
@@ -147,7 +172,7 @@ def _check_architecture(config, model: QwenConfig) -> None:
             )
 
 
-def _run_in(path: str) -> str:
+def run_in(path: str) -> str:
     """`path`, or the last stage of a quickstart directory."""
     directory = epath.Path(path)
     if not (directory / "config.json").exists() and (directory / "rl" / "config.json").exists():
@@ -158,7 +183,7 @@ def _run_in(path: str) -> str:
 def load_weights(
     path: str, mesh, dtype: str = "float32", step: int | None = None
 ) -> tuple[QwenConfig, Any, Tokenizer | None]:
-    """Weights of an HF directory, a run directory (adapters merged) or a quickstart's (its last stage).
+    """Weights of an HF directory or hub id, a run directory (adapters merged) or a quickstart's (its last stage).
 
     Args:
       step: which checkpoint of a run; None: the newest.
@@ -169,7 +194,9 @@ def load_weights(
     Raises:
       InputError: nothing usable lies at `path`.
     """
-    path = _run_in(path)
+    path = run_in(path)
+    if not epath.Path(path).is_dir():
+        return hf.load(path, mesh, dtype)
     file = epath.Path(path) / "config.json"
     if not file.exists():
         raise InputError(f"{path}: neither a model directory nor a run directory (no config.json)")
@@ -192,8 +219,7 @@ def _load_run(path: str, config, mesh, dtype: str, step: int | None) -> tuple[Qw
         except InputError as error:
             raise InputError(f"{path} holds adapters only, their base cannot be read: {error}") from None
         with use_mesh(mesh):
-            fresh = init_lora(model, lora_config(config), jax.random.key(0), mesh)
-            params = merge(params, model, restore_trainable(path, fresh, step))
+            params = merge(params, model, _adapters(path, config, model, mesh, step))
     else:
         shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
         wanted = jax.tree.map(
@@ -205,6 +231,33 @@ def _load_run(path: str, config, mesh, dtype: str, step: int | None) -> tuple[Qw
     if dtype != "float32":
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
     return model, params, tokenizer
+
+
+def _adapters(path: str, config, model: QwenConfig, mesh, step: int | None) -> Lora:
+    declared = declare_lora(model, lora_config(config))
+    shaped = jax.tree.map(
+        lambda weight, place: jax.ShapeDtypeStruct(weight.shape, jnp.float32, sharding=place),
+        declared,
+        lora_shardings(model, lora_config(config), mesh),
+    )
+    return restore_trainable(path, shaped, step)
+
+
+def restore_adapters(path: str, mesh, step: int | None = None) -> tuple[QwenConfig, Lora]:
+    """The adapters of a LoRA run, without its base.
+
+    Args:
+      step: which checkpoint; None: the newest.
+
+    Raises:
+      InputError: no run with adapters, or no readable checkpoint.
+    """
+    path = run_in(path)
+    config = configuration.load(str(epath.Path(path) / "config.json"))
+    if not config.lora.rank:
+        raise InputError(f"{path}: a run without adapters (lora.rank is 0)")
+    model = hf.load_config(epath.Path(path) / "policy")
+    return model, _adapters(path, config, model, mesh, step)
 
 
 def save_policy_files(run: Run, run_dir: str) -> None:

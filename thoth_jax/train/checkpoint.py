@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 
 from thoth_jax.errors import InputError, first_line
+from thoth_jax.sharding import is_leader, meet
 from thoth_jax.train.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -92,13 +92,12 @@ class Checkpoints:
     def _set_aside(self, step: int, error: Exception) -> None:
         source = self._run_dir / "checkpoints" / str(step)
         target = self._run_dir / "damaged" / str(step)
-        if jax.process_index() == 0:
+        if is_leader():
             target.parent.mkdir(parents=True, exist_ok=True)
             while target.exists():
                 target = target.parent / f"{target.name}_"
             source.rename(target)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("damaged checkpoint set aside")
+        meet("damaged checkpoint set aside")
         self._manager.reload()
         logger.warning("checkpoint %d is damaged (%s): moved to %s", step, first_line(error)[:100], target)
 

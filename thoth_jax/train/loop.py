@@ -16,7 +16,7 @@ from tqdm import tqdm
 from thoth_jax import config as configuration
 from thoth_jax.errors import InputError
 from thoth_jax.plugins import user_error
-from thoth_jax.sharding import use_mesh
+from thoth_jax.sharding import any_process, is_leader, meet, use_mesh
 from thoth_jax.train.build import Run, build, save_policy_files
 from thoth_jax.train.checkpoint import Checkpoints
 from thoth_jax.train.lm import LmStage
@@ -32,13 +32,18 @@ DONE, PREEMPTED = 0, 75
 
 
 class Stopped:
-    """True once SIGTERM or SIGINT has arrived; polled between steps and between decode chunks."""
+    """True once SIGTERM or SIGINT has arrived; polled between steps and between decode chunks.
+
+    Of several processes it is enough that one was told, and all answer alike: they poll at the same points.
+    """
 
     def __init__(self):
         self._arrived: float | None = None
+        self._all = False
 
     def __call__(self) -> bool:
-        return self._arrived is not None
+        self._all = self._all or any_process(self._arrived is not None)
+        return self._all
 
     def __enter__(self):
         def handle(_number, _frame):
@@ -91,7 +96,8 @@ def train(config, *, allow_config_change: bool = False) -> int:
     with use_mesh(run.mesh):
         stage = STAGES[config.stage](run)
         _prepare(run, directory)
-        handler = logging.FileHandler(directory / "log.txt") if "://" not in run_dir else logging.NullHandler()
+        to_file = "://" not in run_dir and is_leader()
+        handler = logging.FileHandler(directory / "log.txt") if to_file else logging.NullHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("thoth_jax").addHandler(handler)
         try:
@@ -129,12 +135,14 @@ def _check_same_run(config, directory: epath.Path, allow_change: bool) -> None:
 
 
 def _prepare(run: Run, directory: epath.Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _write(directory / "config.json", configuration.to_json(run.config))
-    except OSError as error:
-        raise InputError(f"run_dir={str(directory)!r}: cannot write there: {error.strerror}") from None
-    save_policy_files(run, str(directory))
+    if is_leader():
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            _write(directory / "config.json", configuration.to_json(run.config))
+        except OSError as error:
+            raise InputError(f"run_dir={str(directory)!r}: cannot write there: {error.strerror}") from None
+        save_policy_files(run, str(directory))
+    meet("the run directory is there")
 
 
 def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
@@ -166,7 +174,13 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
         if due(start) and not metrics.has(start, "eval"):  # at the start, or a signal came before it was done
             evaluated = _evaluate(stage, state, start, run_dir, metrics, stopped)
         bar = tqdm(
-            total=stage.num_steps, initial=start, desc=config.stage, unit="step", file=sys.stderr, dynamic_ncols=True
+            total=stage.num_steps,
+            initial=start,
+            desc=config.stage,
+            unit="step",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=not is_leader(),
         )
         for index in range(start, stage.num_steps):
             if stopped():
@@ -205,7 +219,7 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
     if done < stage.num_steps or (evaluated is None and not summary.exists()):
         logger.warning("stopped by a signal at step %d of %d, saved; the same command continues", done, stage.num_steps)
         return PREEMPTED
-    if evaluated is not None:  # else a finished run was started again
+    if evaluated is not None and is_leader():  # None: a finished run was started again
         _write(summary, json.dumps({"steps": stage.num_steps, "eval": evaluated}, indent=2, sort_keys=True) + "\n")
     return DONE
 
@@ -218,7 +232,8 @@ def _evaluate(stage, state: TrainState, step: int, run_dir: str, metrics: Metric
     values, rows = result
     values = {name: float(value) for name, value in values.items()}
     metrics.write(step, "eval", {**values, "step_time/eval": time.perf_counter() - began})
-    write_samples(run_dir, step, rows)
+    if is_leader():
+        write_samples(run_dir, step, rows)
     logger.info("step %d: eval %s", step, _headline(values))
     return values
 

@@ -9,9 +9,11 @@ from typing import Any
 import tensorboardX
 from etils import epath
 
+from thoth_jax.sharding import is_leader, meet
+
 
 class Metrics:
-    """Writes RUN/metrics.jsonl and RUN/tensorboard.
+    """Writes RUN/metrics.jsonl and RUN/tensorboard; of several processes only the first one does.
 
     Args:
       run_dir: the run directory.
@@ -22,12 +24,16 @@ class Metrics:
         directory = epath.Path(run_dir)
         self._path = directory / "metrics.jsonl"
         kept = [row for row in read_metrics(run_dir) if row["step"] <= start_step] if self._path.exists() else []
+        self._written = {(row["step"], row["kind"]) for row in kept}
+        self._file = self._board = None
+        meet("metrics are read")
+        if not is_leader():
+            return
         # Written anew and renamed: a crash here loses nothing.
         temporary = directory / "metrics.jsonl.tmp"
         temporary.write_text("".join(_line(row) for row in kept))
         temporary.replace(self._path)
         self._file = self._path.open("a")
-        self._written = {(row["step"], row["kind"]) for row in kept}
         purge = start_step + 1 if start_step else None
         self._board = tensorboardX.SummaryWriter(str(directory / "tensorboard"), purge_step=purge)
 
@@ -40,6 +46,8 @@ class Metrics:
         if (step, kind) in self._written:
             return
         self._written.add((step, kind))
+        if self._file is None:
+            return
         row = {"step": step, "kind": kind, "time": round(time.time(), 3)}
         row.update({name: _number(value) for name, value in values.items()})
         self._file.write(_line(row))
@@ -50,6 +58,8 @@ class Metrics:
 
     def close(self) -> None:
         """Flush both."""
+        if self._file is None:
+            return
         self._file.close()
         self._board.close()
 

@@ -1,6 +1,7 @@
 """Stage rl: sample groups of answers, reward them with verifiable rewards, update the policy (GRPO)."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import logging
 import math
@@ -19,6 +20,7 @@ from thoth_jax.rl.metrics import mean_metrics
 from thoth_jax.rl.objectives import loss_weight, policy_loss
 from thoth_jax.rl.shaping import mask_truncated, rollout_metrics
 from thoth_jax.rollout import Engine, Sampling
+from thoth_jax.sharding import agreed
 from thoth_jax.task import Completion, Rewards, check_gold
 from thoth_jax.train.build import Run
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
@@ -125,6 +127,8 @@ class RlStage:
         if sampled is None:
             return None
         groups, completions, rewards, waited = sampled
+        total, valid = agreed((rewards.total, rewards.valid))
+        rewards = dataclasses.replace(rewards, total=total, valid=valid)
         rollout_time = time.perf_counter() - started
         shape = (config.prompts_per_step, config.group_size)
         advantages = group_advantages(
