@@ -175,6 +175,7 @@ def merge(params: Params, config: QwenConfig, lora: Lora) -> Params:
     return {**params, **lora.modules, "layers": layers}
 
 
+_TIED_HEAD = "base_model.model.lm_head.weight"
 # Fields of adapter_config.json that change the adapter's meaning and that we do not have; falsy values are fine.
 _UNSUPPORTED = (
     *("use_dora", "use_qalora", "use_bdlora", "fan_in_fan_out", "lora_bias", "rank_pattern", "alpha_pattern"),
@@ -203,7 +204,11 @@ def load_peft(path, config: QwenConfig, mesh: Mesh | None = None) -> Lora:
         raise InputError(f"{source}: not a PEFT LoRA configuration ({type(error).__name__}: {error})") from None
     declared = declare_lora(config, lora_config)
     files = TensorFiles([folder / "adapter_model.safetensors"])
-    files.check(declared, str(folder))
+    # Where the embeddings are tied to the output table, peft writes them under both names.
+    twice = config.tie_embeddings and "embed" in declared.modules and _TIED_HEAD in files
+    files.check(declared, str(folder), ignored=(_TIED_HEAD,) if twice else ())
+    if twice and not np.array_equal(files.read(_TIED_HEAD), files.read(declared.modules["embed"].hf_name)):
+        raise InputError(f"{folder}: {_TIED_HEAD} differs from the embeddings that it is tied to")
     return files.load(declared, "float32", mesh)
 
 
@@ -230,8 +235,16 @@ def _from_peft(read: dict, source: str, tied: bool) -> LoraConfig:
         dropout=float(read.get("lora_dropout", 0.0)),
         targets=targets,
         rslora=bool(read.get("use_rslora", False)),
-        modules_to_save=tuple(read.get("modules_to_save") or ()),
+        modules_to_save=_modules(read.get("modules_to_save") or (), tied),
     )
+
+
+def _modules(names, tied: bool) -> tuple[str, ...]:
+    """Names as peft writes them ("model.embed_tokens" beside "embed_tokens"), each once; tied weights are one."""
+    short = dict.fromkeys(name.removeprefix("model.") for name in names)
+    if tied and "embed_tokens" in short:
+        short.pop("lm_head", None)
+    return tuple(short)
 
 
 def save_peft(path, config: QwenConfig, lora_config: LoraConfig, lora: Lora, base: str = "") -> None:
@@ -258,6 +271,9 @@ def save_peft(path, config: QwenConfig, lora_config: LoraConfig, lora: Lora, bas
         "inference_mode": True,
     }
     tensors: dict[str, np.ndarray] = {}
-    jax.tree.map(lambda weight, leaf: tensors.update(to_hf(weight, leaf)), declare_lora(config, lora_config), lora)
+    declared = declare_lora(config, lora_config)
+    jax.tree.map(lambda weight, leaf: tensors.update(to_hf(weight, leaf)), declared, lora)
+    if config.tie_embeddings and "embed" in declared.modules:
+        tensors[_TIED_HEAD] = tensors[declared.modules["embed"].hf_name].copy()
     save_file(tensors, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
     (folder / "adapter_config.json").write_text(json.dumps(written, indent=2) + "\n")
