@@ -13,22 +13,12 @@ from tests.train.conftest import OWN, TINY
 from thoth_jax import config as configuration
 from thoth_jax.train.metrics import read_metrics
 
-_RUN = """
-import sys
-from thoth_jax.sharding import distributed_start
-distributed_start()
-from thoth_jax import config
-from thoth_jax.train.loop import train
-sys.exit(train(config.load(sys.argv[1], [])))
-"""
-
 
 def start(config: str, devices: int, **environment: str) -> subprocess.Popen:
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     settings = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment}
-    return subprocess.Popen(
-        [sys.executable, "-c", _RUN, config], env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = [sys.executable, "-m", "thoth_jax.cli", "train", "--config", config]
+    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def write_config(tmp_path, stage: str, name: str, *overrides: str) -> str:
@@ -62,10 +52,11 @@ def test_two_processes_equal_one(tmp_path, stage, rewarded):
     assert [(row["step"], row["kind"]) for row in rows[0]] == [(row["step"], row["kind"]) for row in rows[1]]
     for before, after in zip(*rows, strict=True):
         for name, value in before.items():
-            if name not in ("time", "tokens_per_sec", "compile/count") and not name.startswith("step_time/"):
+            if name not in ("kind", "time", "tokens_per_sec", "compile/count") and not name.startswith("step_time/"):
                 np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
     summary = [json.loads((tmp_path / name / "summary.json").read_text())["steps"] for name in ("one", "two")]
     assert summary == [2, 2]
     assert (tmp_path / "two" / "checkpoints" / "2").exists()
     log = (tmp_path / "two" / "log.txt").read_text()
     assert log.count("step 2: eval") == 1
+    assert "process 0 of 2: 4 of 8 devices" in output[0] and "process 1 of 2: 4 of 8 devices" in output[1]
