@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -17,6 +18,7 @@ from thoth_jax.models import (
     token_logprobs,
 )
 from thoth_jax.sharding import batch_sharding, make_mesh, use_mesh
+from thoth_jax.train.state import create_state
 
 MESHES = [{"fsdp": 8}, {"fsdp": 4, "tensor": 2}, {"data": 2, "fsdp": 2, "tensor": 2}, {"fsdp": 2, "tensor": 4}]
 TOKENS = np.random.default_rng(4).integers(1, 128, size=(8, 12)).astype(np.int32)
@@ -108,6 +110,76 @@ def test_spec_of_every_leaf(wide):
     }
     cache = init_cache(wide, 8, 16, make_mesh(data=2, fsdp=2, tensor=2))
     assert specs((cache.k, cache.v)) == (P(None, ("data", "fsdp"), None, "tensor", None),) * 2
+
+
+# (mesh, what splits: model width, query heads, K/V heads, feed-forward and vocabulary, batch of a cache)
+_PRESETS = [
+    ({"fsdp": 8}, "fsdp", None, None, None, "fsdp"),
+    ({"fsdp": 4, "tensor": 2}, "fsdp", "tensor", "tensor", "tensor", "fsdp"),
+    ({"fsdp": 2, "tensor": 4}, "fsdp", "tensor", None, "tensor", "fsdp"),  # two K/V heads: replicated
+    ({"data": 2, "fsdp": 2, "tensor": 2}, "fsdp", "tensor", "tensor", "tensor", ("data", "fsdp")),
+    ({"data": 8}, None, None, None, None, "data"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "width", "heads", "kv", "wide_axis", "batch"), _PRESETS, ids=str)
+def test_where_every_leaf_lies_on_every_mesh(wide, sizes, width, heads, kv, wide_axis, batch):
+    mesh = make_mesh(**{"fsdp": 1, **sizes})
+    params = init_params(wide.replace(qkv_bias=True), jax.random.key(0), mesh)
+    lora = init_lora(wide, LoraConfig(4, 8.0), jax.random.key(1), mesh)
+    optimizer = optax.adam(1e-3)
+    state = create_state(params, None, optimizer, mesh)
+    adapted = create_state(params, lora, optimizer, mesh)
+    whole = P()
+    expected = {
+        "embed": P(wide_axis, width),
+        "lm_head": P(wide_axis, width),
+        "norm": whole,
+        "layers/input_norm": whole,
+        "layers/post_norm": whole,
+        "layers/q_norm": whole,
+        "layers/k_norm": whole,
+        "layers/q_proj": P(None, width, heads, None),
+        "layers/k_proj": P(None, width, kv, None),
+        "layers/v_proj": P(None, width, kv, None),
+        "layers/q_bias": P(None, heads, None),
+        "layers/k_bias": P(None, kv, None),
+        "layers/v_bias": P(None, kv, None),
+        "layers/o_proj": P(None, heads, None, width),
+        "layers/gate_proj": P(None, width, wide_axis),
+        "layers/up_proj": P(None, width, wide_axis),
+        "layers/down_proj": P(None, wide_axis, width),
+    }
+    adapters = {
+        "q_proj": (P(None, width, None), P(None, None, heads, None)),
+        "k_proj": (P(None, width, None), P(None, None, kv, None)),
+        "v_proj": (P(None, width, None), P(None, None, kv, None)),
+        "o_proj": (P(None, heads, None, None), P(None, None, width)),
+        "gate_proj": (P(None, width, None), P(None, None, wide_axis)),
+        "up_proj": (P(None, width, None), P(None, None, wide_axis)),
+        "down_proj": (P(None, wide_axis, None), P(None, None, width)),
+    }
+
+    def same(leaf, spec):
+        return leaf.sharding.is_equivalent_to(jax.NamedSharding(mesh, spec), leaf.ndim)
+
+    def leaves(tree):
+        found = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in found}
+
+    moments = state.opt_state[0]
+    for tree in (state.params, moments.mu, moments.nu):
+        found = leaves(tree)
+        assert found.keys() == expected.keys()
+        for name, leaf in found.items():
+            assert same(leaf, expected[name]), (name, leaf.sharding)
+    for tree in (adapted.lora, adapted.opt_state[0].mu, adapted.opt_state[0].nu):
+        for name, specs in adapters.items():
+            for part, spec in zip("ab", specs, strict=True):
+                assert same(tree.layers[name][part], spec), (name, part)
+    assert not set(leaves(adapted.opt_state[0].mu)) & set(expected)  # the base has no optimiser state
+    for leaf in jax.tree.leaves(init_cache(wide, 8, 16, mesh)):
+        assert same(leaf, P(None, batch, None, kv, None))
 
 
 def test_no_device_holds_a_whole_weight(wide):
