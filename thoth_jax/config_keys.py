@@ -104,6 +104,14 @@ KEYS: dict[str, Key] = {
     "num_iterations": Key(1, "updates on each batch of rollouts", _RL, minimum=1),
     "epsilon_low": Key(0.2, "the ratio is clipped below at 1 - epsilon_low", _RL, minimum=0.0, maximum=1.0),
     "epsilon_high": Key(0.2, "the ratio is clipped above at 1 + epsilon_high", _RL, minimum=0.0),
+    "dual_clip": Key(
+        None,
+        "a token of a bad answer costs at most dual_clip times its advantage; none: off",
+        _RL,
+        minimum=1.0001,
+        optional=True,
+        kind=float,
+    ),
     "level": Key(
         "token",
         "importance ratio by token, or by sequence (GSPO)",
@@ -127,6 +135,16 @@ KEYS: dict[str, Key] = {
     "kl_coef": Key(0.0, "weight of the KL to the reference policy; 0: no reference is computed", _RL, minimum=0.0),
     "kl_estimator": Key("k3", "estimator of that KL", _RL, choices=("k3", "k1", "k2", "abs")),
     "entropy_coef": Key(0.0, "weight of an entropy bonus", _RL),
+    "rollout_correction.level": Key(
+        "none",
+        "weights between sampler and trainer, exp(logp_old - logp_rollout), by token or by sequence",
+        _RL,
+        choices=("none", "token", "sequence"),
+    ),
+    "rollout_correction.cap": Key(2.0, "the largest of these weights", _RL, minimum=1e-6),
+    "rollout_correction.mode": Key(
+        "truncate", "a weight above the cap becomes the cap, or 0", _RL, choices=("truncate", "mask")
+    ),
     "mask_truncated": Key(False, "answers cut off at the length limit give no loss", _RL),
     "slots": Key(0, "rows that are decoded together; 0: all of a step", _RL, minimum=0),
     # Evaluation, checkpoints.

@@ -29,7 +29,7 @@ def get_config():
 
     config.epsilon_low = 0.2
     config.epsilon_high = 0.2
-    # The run's loss also has a dual clip of 3.0 (its library's default); not in this configuration.
+    config.dual_clip = 3.0  # its library's default
     config.level = "token"
     config.aggregation = "token_mean"
     config.scale_rewards = "group"

@@ -130,6 +130,14 @@ RL_KEYS = {
     "kl_estimator=k1": ("kl", *CLIPPED, "kl_coef=0.5"),
     "constant=4": ("grad_norm", "aggregation=constant", "constant=8", "max_grad_norm=0"),
     "mask_truncated=true": ("tokens",),
+    "dual_clip=1.01": ("pg_clipfrac/dual", "num_iterations=2"),
+    "rollout_correction.level=token": ("rollout_weight/mean",),
+    "rollout_correction.cap=0.5": ("rollout_weight/mean", "rollout_correction.level=sequence"),
+    "rollout_correction.mode=mask": (
+        "rollout_weight/mean",
+        "rollout_correction.level=token",
+        "rollout_correction.cap=0.5",
+    ),
 }
 
 

@@ -18,7 +18,7 @@ from thoth_jax.rl.advantages import group_advantages, has_spread
 from thoth_jax.rl.formula import formula
 from thoth_jax.rl.metrics import mean_metrics
 from thoth_jax.rl.objectives import loss_weight, policy_loss
-from thoth_jax.rl.shaping import mask_truncated, rollout_metrics
+from thoth_jax.rl.shaping import mask_truncated, rollout_metrics, rollout_weights
 from thoth_jax.rollout import Engine, Sampling
 from thoth_jax.sharding import agreed
 from thoth_jax.task import Completion, Rewards, check_gold
@@ -98,6 +98,7 @@ class RlStage:
         loss = (
             "epsilon_low",
             "epsilon_high",
+            "dual_clip",
             "level",
             "aggregation",
             "constant",
@@ -105,12 +106,20 @@ class RlStage:
             "kl_estimator",
             "entropy_coef",
         )
-        return {"temperature": c.temperature, "chunk_size": c.loss_chunk_size, "loss": {name: c[name] for name in loss}}
+        correction = None if c.rollout_correction.level == "none" else c.rollout_correction.to_dict()
+        return {
+            "temperature": c.temperature,
+            "chunk_size": c.loss_chunk_size,
+            "correction": correction,
+            "loss": {name: c[name] for name in loss},
+        }
 
     def describe(self) -> str:
         """Shapes and objective, for --dry-run."""
         c = self.config
         options = {**self._options()["loss"], "scale_rewards": c.scale_rewards, "baseline": c.baseline}
+        if correction := self._options()["correction"]:
+            options["rollout_correction"] = tuple(correction[name] for name in ("level", "cap", "mode"))
         rows = c.prompts_per_step * c.group_size
         return (
             f"objective: {formula(**options)}\n"
@@ -306,6 +315,9 @@ def _update(state: TrainState, batch, *, model, optimizer, options):
             with_entropy=True,
         )
         old = micro["logp_old"] if "logp_old" in micro else jax.lax.stop_gradient(logp)
+        weights = None
+        if options["correction"]:
+            weights = rollout_weights(old, micro["logp_rollout"], micro["loss_mask"], **options["correction"])
         loss, _, metrics = policy_loss(
             logp,
             old,
@@ -313,9 +325,10 @@ def _update(state: TrainState, batch, *, model, optimizer, options):
             micro["loss_mask"],
             logp_ref=micro.get("logp_ref"),
             entropy=entropy,
+            rollout_weights=weights,
             **loss_options,
         )
-        metrics.update(rollout_metrics(old, micro["logp_rollout"], micro["loss_mask"]))
+        metrics.update(rollout_metrics(old, micro["logp_rollout"], micro["loss_mask"], weights))
         return loss, metrics
 
     gradient, metrics = summed_gradient(loss_fn, state.trainable, batch)
