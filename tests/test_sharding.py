@@ -1,5 +1,8 @@
 """Mesh, rules and start-up, on eight virtual devices."""
 
+import logging
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,3 +109,19 @@ def test_half_a_configuration_is_refused(started, monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     with pytest.raises(InputError, match="JAX_PROCESS_ID"):
         sharding.distributed_start()
+
+
+@pytest.mark.parametrize(("seen", "fits"), [(16, True), (2, False)])
+def test_a_slurm_job_uses_all_of_its_gpus(started, monkeypatch, caplog, seen, fits):
+    gpu = types.SimpleNamespace(platform="gpu", device_kind="H100")
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    monkeypatch.setattr(jax, "device_count", lambda: seen)
+    for name, value in (("STEP_NUM_TASKS", "16"), ("GPUS_ON_NODE", "8"), ("JOB_NUM_NODES", "2")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    if fits:
+        with caplog.at_level(logging.INFO, "thoth_jax"):
+            assert sharding.distributed_start()
+        assert "process 0 of 1: 1 of 16 devices (H100)" in caplog.text
+    else:
+        with pytest.raises(InputError, match="2 nodes with 8 GPUs, but jax sees 2 devices"):
+            sharding.distributed_start()
