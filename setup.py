@@ -17,6 +17,7 @@ setup(
         "optax>=0.2.5",
         "orbax-checkpoint>=0.11.30",
         "transformers>=5.0",
+        "huggingface-hub>=1.0",
         "datasets>=4.0",
         "numpy>=2.0",
         "scipy>=1.11",

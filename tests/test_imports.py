@@ -29,6 +29,7 @@ ROOMS = (
     "bench",
     "sweep",
     "generate",
+    "convert",
     "quickstart",
     "cli",
 )

@@ -18,6 +18,7 @@ DISTRIBUTIONS = {
     "absl": "absl-py",
     "bert_score": "bert-score",
     "etils": "etils",
+    "huggingface_hub": "huggingface-hub",
     "ml_collections": "ml-collections",
     "orbax": "orbax-checkpoint",
     "rouge_score": "rouge-score",
@@ -59,7 +60,7 @@ def test_requirements_are_ranges():
     extras = SETUP["extras_require"]
     for requirement in [*SETUP["install_requires"], *(item for extra in extras.values() for item in extra)]:
         assert ">=" in requirement and "==" not in requirement and "<" not in requirement, requirement
-    assert set(extras) == {"gpu", "tpu", "eval", "dev"}
+    assert set(extras) == {"gpu", "tpu", "eval", "gguf", "dev"}
 
 
 def test_every_import_is_required():

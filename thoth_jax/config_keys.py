@@ -133,6 +133,9 @@ KEYS: dict[str, Key] = {
     ),
     "baseline": Key("mean", "what is subtracted from a reward", _RL, choices=("mean", "leave_one_out")),
     "kl_coef": Key(0.0, "weight of the KL to the reference policy; 0: no reference is computed", _RL, minimum=0.0),
+    "kl_in_reward": Key(
+        0.0, "weight of the KL to the reference policy, summed over an answer, taken off its reward", _RL, minimum=0.0
+    ),
     "kl_estimator": Key("k3", "estimator of that KL", _RL, choices=("k3", "k1", "k2", "abs")),
     "entropy_coef": Key(0.0, "weight of an entropy bonus", _RL),
     "rollout_correction.level": Key(

@@ -134,7 +134,7 @@ def test_the_base_of_adapters_is_pinned(run, tiny, tmp_path):
     with pytest.raises(InputError, match="holds adapters only, their base cannot be read: .*checkpoints/3: .* is gone"):
         load_weights(str(tmp_path / "a"), make_mesh())
     directory.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="their base cannot be read: .*no config.json"):
+    with pytest.raises(InputError, match="their base cannot be read: .*no such directory"):
         load_weights(str(tmp_path / "a"), make_mesh())
 
 

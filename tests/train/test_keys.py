@@ -130,6 +130,7 @@ RL_KEYS = {
     "kl_estimator=k1": ("kl", *CLIPPED, "kl_coef=0.5"),
     "constant=4": ("grad_norm", "aggregation=constant", "constant=8", "max_grad_norm=0"),
     "mask_truncated=true": ("tokens",),
+    "kl_in_reward=5": ("rewards/kl_penalty",),
     "dual_clip=1.01": ("pg_clipfrac/dual", "num_iterations=2"),
     "rollout_correction.level=token": ("rollout_weight/mean",),
     "rollout_correction.cap=0.5": ("rollout_weight/mean", "rollout_correction.level=sequence"),
@@ -157,6 +158,21 @@ def test_rl_keys(tiny, trial, rewarded, steps_seen, override):
             steps_seen[words] = found.metrics[0]
     base, other = steps_seen[tuple(common)], steps_seen[(*common, override)]
     assert metric in other and other[metric] != base.get(metric)
+
+
+def test_kl_in_the_reward_moves_the_advantages(tiny, trial, rewarded):
+    found = []
+    for weight in (0.0, 50.0):
+        words = (rewarded, "mesh.fsdp=1", "learning_rate=1e-2", "max_grad_norm=0", f"kl_in_reward={weight}")
+        one = trial(tiny("rl", *words), jax.devices()[:1])
+        one.steps(2)
+        found.append(one.metrics)
+    plain, shaped = found
+    assert shaped[0]["rewards/kl_penalty"] == pytest.approx(0, abs=1e-4)  # the policy is the reference still
+    assert shaped[0]["grad_norm"] == pytest.approx(plain[0]["grad_norm"], rel=1e-3)
+    assert abs(shaped[1]["rewards/kl_penalty"]) > 1e-3 and "rewards/kl_penalty" not in plain[1]
+    assert shaped[1]["rewards/mean"] == plain[1]["rewards/mean"]  # what is logged is the reward before it
+    assert shaped[1]["grad_norm"] != pytest.approx(plain[1]["grad_norm"], rel=1e-2)
 
 
 @pytest.mark.parametrize(

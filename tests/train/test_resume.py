@@ -189,7 +189,7 @@ def test_a_run_without_weights_cannot_be_loaded(tiny, tmp_path):
     (tmp_path / "config.json").write_text(configuration.to_json(config))
     with pytest.raises(InputError, match="policy"):
         load_weights(str(tmp_path), make_mesh())
-    with pytest.raises(InputError, match="no config.json"):
+    with pytest.raises(InputError, match="no such directory"):
         load_weights(str(pathlib.Path(tmp_path) / "nothing"), make_mesh())
 
 

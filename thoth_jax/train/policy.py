@@ -18,9 +18,9 @@ from thoth_jax.rl.advantages import group_advantages, has_spread
 from thoth_jax.rl.formula import formula
 from thoth_jax.rl.metrics import mean_metrics
 from thoth_jax.rl.objectives import loss_weight, policy_loss
-from thoth_jax.rl.shaping import mask_truncated, rollout_metrics, rollout_weights
+from thoth_jax.rl.shaping import kl_in_reward, mask_truncated, rollout_metrics, rollout_weights
 from thoth_jax.rollout import Engine, Sampling
-from thoth_jax.sharding import agreed
+from thoth_jax.sharding import agreed, fetch
 from thoth_jax.task import Completion, Rewards, check_gold
 from thoth_jax.train.build import Run
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
@@ -82,7 +82,7 @@ class RlStage:
         self._eval_examples = held_out.examples
         self._answer = Answerer(run, held_out.prompts, config.max_prompt_length)
         self._reference = None
-        if config.kl_coef and run.lora is None:
+        if (config.kl_coef or config.kl_in_reward) and run.lora is None:
             self._reference = jax.tree.map(jnp.copy, run.params)
         logprobs = functools.partial(
             completion_logprobs, model=run.model, temperature=config.temperature, chunk_size=config.loss_chunk_size
@@ -118,6 +118,7 @@ class RlStage:
         """Shapes and objective, for --dry-run."""
         c = self.config
         options = {**self._options()["loss"], "scale_rewards": c.scale_rewards, "baseline": c.baseline}
+        options["kl_in_reward"] = c.kl_in_reward
         if correction := self._options()["correction"]:
             options["rollout_correction"] = tuple(correction[name] for name in ("level", "cap", "mode"))
         rows = c.prompts_per_step * c.group_size
@@ -140,14 +141,20 @@ class RlStage:
         rewards = dataclasses.replace(rewards, total=total, valid=valid)
         rollout_time = time.perf_counter() - started
         shape = (config.prompts_per_step, config.group_size)
+        batch = self._batch(chosen, groups, rewards.valid)
+        micro = self._with_logprobs(state, self._placed(batch))
+        penalty = self._kl_penalty(micro, batch["loss_mask"])
         advantages = group_advantages(
-            rewards.total.reshape(shape),
+            (rewards.total - penalty).reshape(shape),
             scale_rewards=config.scale_rewards,
             baseline=config.baseline,
             valid=rewards.valid.reshape(shape),
         )
-        batch = self._batch(chosen, groups, np.asarray(advantages).reshape(-1), rewards.valid)
-        state, metrics = self._train(state, batch, index)
+        advantages = np.where(batch["loss_mask"], np.asarray(advantages).reshape(-1, 1), 0.0).astype(np.float32)
+        micro["advantages"] = self._placed({"tokens": batch["tokens"], "advantages": advantages})["advantages"]
+        state, metrics = self._train(state, micro, index)
+        if config.kl_in_reward:
+            metrics["rewards/kl_penalty"] = _mean(penalty, rewards.valid)
         metrics.update(self._reward_metrics(rewards, shape))
         metrics.update(completion_metrics(completions))
         metrics.update(
@@ -187,8 +194,8 @@ class RlStage:
         completions: list[Completion] = [c for p in range(len(prompts)) for c in scored[p][0]]
         return [groups[p] for p in range(len(prompts))], completions, _joined(results), waited
 
-    def _batch(self, chosen, groups, advantages, valid) -> dict[str, np.ndarray]:
-        """Rows of prompt + answer, cut to one of a few lengths, with what the loss needs of each token."""
+    def _batch(self, chosen, groups, valid) -> dict[str, np.ndarray]:
+        """Rows of prompt + answer, cut to one of a few lengths, with what the loss needs but the advantages."""
         config, rows = self.config, []
         for prompt_index, group in zip(chosen, groups, strict=True):
             prompt = self._prompts[prompt_index]
@@ -211,18 +218,35 @@ class RlStage:
             truncated[row] = group.finish_reason[g] == "length"
         if config.mask_truncated:
             batch["loss_mask"] = np.asarray(mask_truncated(batch["loss_mask"], truncated))
-        batch["advantages"] = np.where(batch["loss_mask"], advantages[:, None], 0.0).astype(np.float32)
         return batch
 
-    def _train(self, state: TrainState, batch, index: int):
+    def _placed(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        cut = microbatches(batch, self.config.tokens_per_microbatch, self._run.batch_shards)
+        return place(cut, self._run.mesh)
+
+    def _with_logprobs(self, state: TrainState, micro):
+        """Micro-batches with the log-probabilities by other policies than the one that is trained, where needed."""
         config = self.config
-        micro = place(microbatches(batch, config.tokens_per_microbatch, self._run.batch_shards), self._run.mesh)
-        if config.num_iterations > 1:
+        if config.num_iterations > 1 or config.kl_in_reward:
             # Later updates leave the policy that sampled: the ratio needs its logprobs, by the trainer's own forward.
             micro["logp_old"] = self._each(micro, state.params, state.lora)
-        if config.kl_coef:
+        if config.kl_coef or config.kl_in_reward:
             # The base with the adapter off, or the frozen copy of a full-parameter run.
             micro["logp_ref"] = self._each(micro, state.params if self._reference is None else self._reference, None)
+        return micro
+
+    def _kl_penalty(self, micro, mask: np.ndarray) -> np.ndarray:
+        """What kl_in_reward takes off the reward of each row [B]."""
+        rows = mask.shape[0]
+        if not self.config.kl_in_reward:
+            return np.zeros(rows, np.float32)
+        old, ref = (
+            np.asarray(part).reshape(-1, mask.shape[1])[:rows] for part in fetch((micro["logp_old"], micro["logp_ref"]))
+        )
+        return -np.asarray(kl_in_reward(np.zeros(rows, np.float32), old, ref, mask, coef=self.config.kl_in_reward))
+
+    def _train(self, state: TrainState, micro, index: int):
+        config = self.config
         for iteration in range(config.num_iterations):
             update = index * config.num_iterations + iteration
             state, metrics = self._update(state, micro)
