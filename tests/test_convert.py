@@ -9,6 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from tests.train.conftest import TINY
 from thoth_jax import config as configuration
 from thoth_jax.cli import main
 from thoth_jax.data import bundled
@@ -19,17 +20,9 @@ from thoth_jax.train.build import load_weights, restore_adapters
 from thoth_jax.train.loop import train
 
 TOKENS = np.arange(24).reshape(2, 12)
-TINY = {
-    "stage": "sft",
-    "model.hidden_size": 32,
-    "model.intermediate_size": 48,
-    "model.num_layers": 2,
-    "model.num_heads": 4,
-    "model.num_kv_heads": 2,
-    "model.head_dim": 8,
+RUN = {
+    **TINY,
     "task_args": {"system_prompt": ""},
-    "eval_examples": 2,
-    "max_completion_length": 8,
     "num_steps": 2,
     "batch_size": 8,
     "max_length": 448,
@@ -58,7 +51,7 @@ def lora_run(tmp_path_factory, model):
     """A run of two steps that trained adapters and the embeddings on the model."""
     directory = tmp_path_factory.mktemp("run") / "sft"
     changes = {
-        **TINY,
+        **RUN,
         "init_from": str(model),
         "run_dir": str(directory),
         "lora.rank": 3,
@@ -67,7 +60,7 @@ def lora_run(tmp_path_factory, model):
         "lora.targets": ("q_proj", "down_proj"),
         "lora.modules_to_save": ("embed_tokens",),
     }
-    assert train(configuration.load(None, ["stage=sft"], {k: v for k, v in changes.items() if k != "stage"})) == 0
+    assert train(configuration.load(None, ["stage=sft"], changes)) == 0
     return directory
 
 
@@ -140,8 +133,7 @@ def test_adapters_travel_to_peft_and_back(model, lora_run, tmp_path):
 
 def test_a_full_run(tmp_path):
     run = tmp_path / "run"
-    changes = {key: value for key, value in TINY.items() if key != "stage"}
-    assert train(configuration.load(None, ["stage=sft"], {**changes, "num_steps": 1, "run_dir": str(run)})) == 0
+    assert train(configuration.load(None, ["stage=sft"], {**RUN, "num_steps": 1, "run_dir": str(run)})) == 0
     assert main(["convert", "--model", str(run), "--out", str(tmp_path / "out")]) == 0
     np.testing.assert_allclose(logits(tmp_path / "out"), _run_logits(run), atol=1e-5)
 

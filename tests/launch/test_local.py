@@ -1,5 +1,6 @@
 """launch/local.sh: what it would run, what it passes on, and starting again after a preemption."""
 
+import functools
 import os
 import pathlib
 import shlex
@@ -10,7 +11,9 @@ import time
 
 import pytest
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "launch" / "local.sh"
+from tests.launch.scripts import LAUNCH, run_script
+
+SCRIPT = LAUNCH / "local.sh"
 SETTINGS = (
     "CONFIG",
     "NUM_DEVICES",
@@ -24,14 +27,7 @@ SETTINGS = (
 )
 
 
-def launch(*arguments: str, path: pathlib.Path | None = None, **settings: str) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    environment.update(settings)
-    if path is not None:
-        environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(
-        ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, timeout=60
-    )
+launch = functools.partial(run_script, "local.sh", SETTINGS)
 
 
 def fake_thoth(directory: pathlib.Path, *codes: int) -> pathlib.Path:

@@ -1,23 +1,16 @@
 """launch/slurm.sbatch: what it would run, and queueing again after a preemption."""
 
-import os
-import pathlib
-import subprocess
+import functools
 
 import pytest
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "launch" / "slurm.sbatch"
+from tests.launch.scripts import LAUNCH, run_script
+
+SCRIPT = LAUNCH / "slurm.sbatch"
 SETTINGS = ("CONFIG", "MEM_FRACTION", "CACHE_DIR", "VENV", "SRUN", "JAX_COMPILATION_CACHE_DIR", "SLURM_JOB_ID")
 
 
-def submit(*arguments: str, path: pathlib.Path | None = None, **settings: str) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    environment.update(settings)
-    if path is not None:
-        environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(
-        ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, timeout=60
-    )
+submit = functools.partial(run_script, "slurm.sbatch", SETTINGS)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from etils import epath
 from thoth_jax.errors import InputError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WEB = re.compile(r"https?://")  # no path that can be opened
 _FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "tokenizer.model")
 
 
@@ -22,13 +23,10 @@ def directory_of(path_or_id, weights: bool = True) -> epath.Path:
       InputError: no such directory, and no such model in the cache or on the hub.
     """
     name, _, revision = str(path_or_id).partition("@")
-    is_id = bool(_ID.fullmatch(name))
-    if is_id or not str(path_or_id).startswith(("http://", "https://")):
-        path = epath.Path(path_or_id)
-        if path.is_dir():
-            return path
-        is_id = is_id and not path.exists()
-    if not is_id:
+    path = None if _WEB.match(str(path_or_id)) else epath.Path(path_or_id)
+    if path is not None and path.is_dir():
+        return path
+    if path is None or path.exists() or not _ID.fullmatch(name):
         raise InputError(
             f"{path_or_id}: no such directory; a model is a directory with config.json and *.safetensors, or a name on "
             "the hub such as Qwen/Qwen3-8B"

@@ -8,6 +8,14 @@ import numpy as np
 from thoth_jax.protocol.grammar import Step
 
 
+class Numbering(dict):
+    """Text -> a number of its own, given when the text is first asked for."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = number = len(self)
+        return number
+
+
 class Columns(NamedTuple):
     """The steps of R rows, N in all; their order says nothing, `row` and `position` do.
 

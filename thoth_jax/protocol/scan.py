@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from thoth_jax.protocol import grammar
-from thoth_jax.protocol.columns import Columns, columns_of, joined, places, ranges, renumbered
+from thoth_jax.protocol.columns import Columns, Numbering, columns_of, joined, places, ranges, renumbered
 
 
 class Answers(NamedTuple):
@@ -139,14 +139,6 @@ def _glue() -> _Glue:
 _GLUE = _glue()
 
 
-class _Numbers(dict):
-    """Text -> a number of its own."""
-
-    def __missing__(self, text: str) -> int:
-        self[text] = number = len(self)
-        return number
-
-
 class _Blocks:
     """Key blocks cut at their quotation marks, many end to end."""
 
@@ -170,7 +162,7 @@ class _Blocks:
 
     def steps(self, line_count: Sequence[int] | None = None) -> tuple[Columns, np.ndarray]:
         """The steps of the blocks taken, and which of them are as usual (and have so many steps)."""
-        numbers = _Numbers()
+        numbers = Numbering()
         strings = np.fromiter(map(numbers.__getitem__, self._strings), np.int64, len(self._strings))
         codes = np.fromiter(map(_GLUE.__getitem__, self._glue), np.int64, len(self._glue))
         expected = None if line_count is None else np.array(line_count, np.int64)

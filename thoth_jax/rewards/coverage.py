@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import snowballstemmer
 
-from thoth_jax.protocol.columns import places
+from thoth_jax.protocol.columns import Numbering, places
 from thoth_jax.protocol.grammar import Sketch
 from thoth_jax.protocol.scan import Answers
 from thoth_jax.rewards import encoding
@@ -108,14 +108,6 @@ class _StemTable(dict):
 _stems = _StemTable()
 
 
-class _NumberTable(dict):
-    """Text -> a number of its own."""
-
-    def __missing__(self, text: str) -> int:
-        self[text] = number = len(self)
-        return number
-
-
 class Words(NamedTuple):
     """What the token measure finds in B answers: int64 [B], summed over the steps."""
 
@@ -156,7 +148,7 @@ def words_of(answers: Answers) -> Words:
 def missing_numbers(sketches: Sequence[Sketch]) -> np.ndarray:
     """The first key step (from 1) whose numbers are not all in its orc step; 0 where there is none. int64 [B]."""
     key, orc = _step_texts([sketch._replace(orc=_paired(sketch)) for sketch in sketches])
-    table = _NumberTable({"\n": -2})
+    table = Numbering({"\n": -2})
     (key_step, key_number, _), (orc_step, orc_number, _) = _matches((key, orc), _NUMBER, table)
     stride = len(table) + 1
     lost = ~_member(key_step * stride + key_number, encoding.distinct(orc_step * stride + orc_number))
