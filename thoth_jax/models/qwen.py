@@ -188,26 +188,46 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return (wide * weight.astype(jnp.float32)).astype(x.dtype)
 
 
-def _linear(x: jax.Array, weight: jax.Array, adapter, scale: float, dropout: float, key) -> jax.Array:
-    """x [B, T, inputs] times weight [inputs..., outputs...] (plus the adapter's low-rank map) -> [B, T, outputs]."""
-    width = x.shape[-1]
-    weight = weight.astype(x.dtype).reshape(width, -1)
+# Maps of one input that `join` lays side by side, so that small batches meet one wide matrix.
+JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def join(layers: Params) -> Params:
+    """The same layers with the weights of `JOINED` as one matrix [L, D, outputs] each, as `block` takes them, too."""
+
+    def wide(names):
+        flat = [layers[name].reshape(*layers[name].shape[:2], -1) for name in names]
+        return jnp.concatenate(flat, axis=-1)
+
+    parts = {name for names in JOINED.values() for name in names}
+    kept = {name: weight for name, weight in layers.items() if name not in parts}
+    return kept | {joined: wide(names) for joined, names in JOINED.items()}
+
+
+def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x [B, T, inputs] times weight [inputs..., outputs...] -> float32 [B, T, outputs]."""
+    weight = weight.astype(x.dtype).reshape(x.shape[-1], -1)
+    return jnp.matmul(x, weight, preferred_element_type=jnp.float32)
+
+
+def _adapted(product: jax.Array, x: jax.Array, adapter, scale: float, dropout: float, key) -> jax.Array:
+    """A product of x [B, T, inputs] plus the adapter's low-rank map of x (None: nothing), in the dtype of x."""
     if adapter is None:
-        return x @ weight
-    base = jnp.matmul(x, weight, preferred_element_type=jnp.float32)
+        return product.astype(x.dtype)
     if key is not None and dropout > 0.0:
         x = jnp.where(jax.random.bernoulli(key, 1.0 - dropout, x.shape), x / (1.0 - dropout), 0)
-    down = adapter["a"].reshape(width, -1)
+    down = adapter["a"].reshape(x.shape[-1], -1)
     up = adapter["b"].reshape(down.shape[1], -1)
     low = jnp.matmul(x.astype(jnp.float32), down)
-    return (base + scale * jnp.matmul(low, up)).astype(x.dtype)
+    return (product + scale * jnp.matmul(low, up)).astype(x.dtype)
 
 
 def block(x, weights, adapters, rope, attend, config: QwenConfig, scale=1.0, dropout=0.0, key=None):
     """One decoder layer.
 
     Args:
-      x: [B, T, D]. weights: one layer's slice of params["layers"]. adapters: the same slice of lora.layers, or {}.
+      x: [B, T, D]. weights: one layer's slice of params["layers"], `join`ed or not.
+      adapters: the same slice of lora.layers, or {}.
       rope: (cos, sin) [B, T, H/2].
       attend: (q [B, T, N, H], k, v [B, T, K, H]) -> ([B, T, N, H], state): attention over whatever keys it likes.
       key: dropout key of this layer, or None.
@@ -217,12 +237,22 @@ def block(x, weights, adapters, rope, attend, config: QwenConfig, scale=1.0, dro
     """
     c, (B, T, _) = config, x.shape
 
-    def linear(name, inputs):
+    def adapted(name, product, inputs):
         own = None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
-        return _linear(inputs, weights[name], adapters.get(name), scale, dropout, own)
+        return _adapted(product, inputs, adapters.get(name), scale, dropout, own)
 
-    def heads(kind, inputs, axis):
-        out = linear(f"{kind}_proj", inputs).reshape(B, T, -1, c.head_dim)
+    def linear(name, inputs):
+        return adapted(name, _product(inputs, weights[name]), inputs)
+
+    def linears(joined, inputs, *widths):
+        if joined not in weights:
+            return [linear(name, inputs) for name in JOINED[joined]]
+        ends = [sum(widths[: n + 1]) for n in range(len(widths) - 1)]
+        products = jnp.split(_product(inputs, weights[joined]), ends, axis=-1)
+        return [adapted(name, product, inputs) for name, product in zip(JOINED[joined], products, strict=True)]
+
+    def heads(kind, out, axis):
+        out = out.reshape(B, T, -1, c.head_dim)
         if c.qkv_bias:
             out = out + weights[f"{kind}_bias"].astype(out.dtype)
         if c.qk_norm and kind != "v":
@@ -231,11 +261,13 @@ def block(x, weights, adapters, rope, attend, config: QwenConfig, scale=1.0, dro
         return out if kind == "v" else rotate(out, rope)
 
     inputs = rms_norm(x, weights["input_norm"], c.rms_norm_eps)
-    q, k, v = heads("q", inputs, "heads"), heads("k", inputs, "kv_heads"), heads("v", inputs, "kv_heads")
-    mixed, state = attend(q, k, v)
+    own, shared = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    q, k, v = linears("qkv_proj", inputs, own, shared, shared)
+    mixed, state = attend(heads("q", q, "heads"), heads("k", k, "kv_heads"), heads("v", v, "kv_heads"))
     x = constrain(x + linear("o_proj", mixed.reshape(B, T, -1)), ("batch", "length", "features"))
     inputs = rms_norm(x, weights["post_norm"], c.rms_norm_eps)
-    hidden = jax.nn.silu(linear("gate_proj", inputs)) * linear("up_proj", inputs)
+    gate, up = linears("gate_up_proj", inputs, c.intermediate_size, c.intermediate_size)
+    hidden = jax.nn.silu(gate) * up
     hidden = constrain(hidden, ("batch", "length", "ffn"))
     return constrain(x + linear("down_proj", hidden), ("batch", "length", "features")), state
 

@@ -1,11 +1,14 @@
 """The rollout engine: groups of samples from prompts, with continuous batching over fixed slots.
 
-Each prompt is read once. Its G samples are decoded in slots (rows of a fixed-size state), a chunk of steps at a time;
-between chunks finished rows are retired, waiting samples take their slots, and finished groups are handed out.
+Each prompt is read once, and its keys and values are stored once for all of its G samples. They are decoded in slots,
+blocks of rows of a fixed-size state, a chunk of steps at a time; between chunks finished rows are retired, waiting
+samples take their slots, and finished groups are handed out.
 """
 
 import collections
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import flax.struct
@@ -14,23 +17,25 @@ import numpy as np
 from jax.sharding import Mesh
 
 from thoth_jax.errors import InputError
-from thoth_jax.models.decode import Cache
 from thoth_jax.models.qwen import Params, QwenConfig
 from thoth_jax.rollout import decoding
 from thoth_jax.rollout.sampling import Sampling
 from thoth_jax.sharding import RULES, fetch, use_mesh
 
 _SMALLEST_BUCKET = 16  # tokens
+_SMALLEST_RING = 64  # columns; each doubling of it compiles a decode program
 _PREFILL_TOKENS = 8192  # of one prefill, padding included; bounds its activations
 _MOST_SLOTS = 256  # where the caller leaves the number open
 
 _JITTED = {
     "lay_out": jax.jit(decoding.lay_out, static_argnames="config"),
-    "empty_slots": jax.jit(decoding.empty_slots, static_argnames=("config", "batch", "length")),
+    "empty_slots": jax.jit(decoding.empty_slots, static_argnames=("config", "blocks", "width", "prompt_room", "ring")),
+    "grow": jax.jit(decoding.grow, static_argnames="ring"),
     "read_prompts": jax.jit(decoding.read_prompts, static_argnames="config"),
-    "admit": jax.jit(decoding.admit, donate_argnames="slots"),
+    "place_prompts": jax.jit(decoding.place_prompts, donate_argnames="slots"),
+    "start_rows": jax.jit(decoding.start_rows, donate_argnames="slots"),
     "decode_chunk": jax.jit(
-        decoding.decode_chunk, static_argnames=("config", "sampling", "steps", "window"), donate_argnames="slots"
+        decoding.decode_chunk, static_argnames=("config", "sampling", "steps"), donate_argnames="slots"
     ),
 }
 
@@ -68,14 +73,14 @@ def bucket(length: int, largest: int) -> int:
     size = _SMALLEST_BUCKET
     while size < length:
         size *= 2
-    return min(size, -(-largest // _SMALLEST_BUCKET) * _SMALLEST_BUCKET)
+    return min(size, _rounded(largest, _SMALLEST_BUCKET))
 
 
 class Engine:
     """Samples completions; used by training, evaluation and generation alike.
 
-    The number of compilations is bounded by the number of buckets: prompt lengths, prompts per prefill, rows filled
-    together and cache lengths are powers of two.
+    The number of compilations is bounded by the number of buckets: prompt lengths, prompts per prefill, rows started
+    together and lengths of the ring are powers of two.
     """
 
     def __init__(
@@ -95,7 +100,8 @@ class Engine:
           mesh: rows are split over its data and fsdp axes; None: the default device.
           max_prompt_length: tokens; longer prompts are refused.
           max_completion_length: tokens, T of the results.
-          slots: samples decoded together, rounded up to the mesh; None: all of a call, at most 256.
+          slots: samples decoded together, rounded up to the mesh and to whole blocks; None: all of a call, at most
+            256.
           chunk: decode steps between two looks at what has finished.
 
         Raises:
@@ -150,6 +156,7 @@ class Engine:
         lora=None,
         should_stop: Callable[[], bool] | None = None,
         noise_ids: Sequence[int] | None = None,
+        limits: Sequence[Sequence[int]] | None = None,
     ) -> Iterator[Group]:
         """Sample `group_size` completions of each prompt and yield each prompt's group as soon as it is complete.
 
@@ -167,10 +174,11 @@ class Engine:
           should_stop: polled between chunks; when it returns True the iterator ends, and samples of incomplete groups
             are dropped.
           noise_ids: a number (0 to 2^31 - 1) per prompt that its noise is folded from; None: its index.
+          limits: [P][G] at most so many tokens of each sample; None: sampling.max_tokens for all of them.
 
         Raises:
-          InputError: (at the call) a prompt is empty, too long or holds an id outside of the vocabulary; group_size
-            or max_tokens is out of range.
+          InputError: (at the call) a prompt is empty, too long or holds an id outside of the vocabulary; group_size,
+            max_tokens or a limit is out of range.
         """
         if group_size < 1:
             raise InputError(f"group_size={group_size}: must be at least 1")
@@ -183,10 +191,15 @@ class Engine:
         noise_ids = range(len(prompts)) if noise_ids is None else noise_ids
         if len(noise_ids) != len(prompts):
             raise InputError(f"noise_ids: {len(noise_ids)} for {len(prompts)} prompts")
-        sampling = dataclasses.replace(sampling, max_tokens=None)  # `limit` is data, it need not compile anew
-        return self._run(
-            params, prompts, group_size, sampling, limit, key, lora, should_stop or (lambda: False), noise_ids
-        )
+        if limits is None:
+            limits = np.full((len(prompts), group_size), limit)
+        elif np.shape(limits) != (len(prompts), group_size):
+            raise InputError(f"limits: shape {np.shape(limits)}, needs one for each of {(len(prompts), group_size)}")
+        elif np.size(limits) and not 1 <= np.min(limits) <= np.max(limits) <= limit:
+            raise InputError(f"limits: must be in 1..{limit}")
+        sampling = dataclasses.replace(sampling, max_tokens=None)  # limits are data, they need not compile anew
+        work = _Work(prompts, group_size, sampling, np.asarray(limits), noise_ids)
+        return self._run(params, lora, work, key, should_stop or (lambda: False))
 
     def _checked(self, index: int, prompt: Sequence[int]) -> np.ndarray:
         prompt = np.asarray(prompt, np.int32)
@@ -208,134 +221,167 @@ class Engine:
         self.compilations += function._cache_size() - before
         return result
 
-    def _slots_for(self, samples: int) -> int:
+    def _shape_for(self, prompts: int, group_size: int) -> tuple[int, int]:
+        """(blocks, rows of a block).
+
+        Where all samples fit at once a block has a row for each sample of its prompt. Where they do not, fewer rows
+        take turns: samples differ in length, and rows without a sample wait for the longest of their block.
+        """
         shards = 1 if self.mesh is None else int(np.prod([self.mesh.shape[axis] for axis in RULES["batch"]]))
-        wanted = self._fixed_slots
-        if wanted is None:
-            wanted = -(-min(samples, _MOST_SLOTS) // 8) * 8  # in eights, so that few sizes are compiled
-        return -(-wanted // shards) * shards
+        wanted = self._fixed_slots or min(prompts * group_size, _MOST_SLOTS)
+        width = group_size
+        if wanted < prompts * group_size:
+            width = min(group_size, max(-(-wanted // prompts), -(-group_size // 4)))
+        step = shards if self._fixed_slots else math.lcm(shards, 8 // math.gcd(width, 8))  # so that few are compiled
+        return _rounded(_rounded(wanted, width) // width, step), width
 
-    def _run(self, params, prompts, group_size, sampling, limit, key, lora, should_stop, noise_ids) -> Iterator[Group]:
-        if not prompts:
+    def _run(self, params, lora, work: "_Work", key, should_stop) -> Iterator[Group]:
+        if not work.prompts:
             return
-        batch = self._slots_for(len(prompts) * group_size)
-        room = bucket(max(map(len, prompts)), self.max_prompt_length) + self.max_completion_length
-        room = -(-room // _SMALLEST_BUCKET) * _SMALLEST_BUCKET
+        blocks, width = self._shape_for(len(work.prompts), work.group_size)
+        room = bucket(max(map(len, work.prompts)) - 1, self.max_prompt_length)
+        full = _rounded(self.max_completion_length, _SMALLEST_BUCKET)
+        ring = bucket(max(self.chunk, _SMALLEST_RING), full)
         weights = self._call("lay_out", params, lora, config=self.config)
-        slots = self._call("empty_slots", config=self.config, batch=batch, length=room)
-        waiting = collections.deque((prompt, sample) for prompt in range(len(prompts)) for sample in range(group_size))
-        host = _Host(batch, self.max_completion_length, group_size)
-        prefilled = _Prefilled()
-        while (waiting or host.working) and not should_stop():
-            while waiting and host.free:
-                if waiting[0][0] not in prefilled.rows:
-                    count = -(-len(host.free) // group_size)
-                    prefilled = self._read(params, lora, prompts, waiting[0][0], count)
-                slots = self._admit(slots, prefilled, prompts, waiting, host, limit, noise_ids)
-            window = min(bucket(host.furthest() + self.chunk, room), room)
+        slots = self._call("empty_slots", config=self.config, blocks=blocks, width=width, prompt_room=room, ring=ring)
+        host = _Host(work, blocks, width, self.max_completion_length)
+        while host.busy and not should_stop():
+            while host.wants_prompts:
+                slots = self._read(params, lora, slots, host)
+            slots = self._start(slots, host)
+            needed = bucket(host.oldest + self.chunk, full)
+            if needed > ring:
+                ring = needed
+                slots = self._call("grow", slots, ring=ring)
             slots, tokens, logprobs = self._call(
-                "decode_chunk",
-                *weights,
-                slots,
-                key,
-                config=self.config,
-                sampling=sampling,
-                steps=self.chunk,
-                window=window,
+                "decode_chunk", *weights, slots, key, config=self.config, sampling=work.sampling, steps=self.chunk
             )
-            yield from host.collect(
-                *fetch((tokens, logprobs, slots.count, slots.remaining, slots.token)), sampling.stop_ids
-            )
+            yield from host.collect(*fetch((tokens, logprobs, slots.count, slots.remaining)))
 
-    def _read(self, params, lora, prompts, first: int, count: int) -> "_Prefilled":
-        """Prefill up to `count` prompts from number `first` on."""
-        longest = bucket(len(prompts[first]), self.max_prompt_length)
-        chosen = [first]
-        for index in range(first + 1, min(first + count, len(prompts))):
+    def _read(self, params, lora, slots, host: "_Host"):
+        """Prefill the next prompts, as many as there are free blocks and as fit one call, and place them."""
+        prompts, longest, chosen = host.work.prompts, 0, []
+        for index in itertools.islice(host.prompts, len(host.free_blocks)):
             longer = max(longest, bucket(len(prompts[index]), self.max_prompt_length))
-            if longer * _power_of_two(len(chosen) + 1) > _PREFILL_TOKENS:
+            if chosen and longer * _power_of_two(len(chosen) + 1) > _PREFILL_TOKENS:
                 break
             longest = longer
             chosen.append(index)
-        tokens = np.zeros((_power_of_two(len(chosen)), longest), np.int32)
-        lengths = np.ones(len(tokens), np.int32)
+        size = _power_of_two(len(chosen))
+        tokens, lengths = np.zeros((size, longest), np.int32), np.ones(size, np.int32)
+        # Padding: blocks beyond the last one, all different, where nothing is written.
+        blocks = host.blocks + np.arange(size, dtype=np.int32)
         for row, index in enumerate(chosen):
             lengths[row] = len(prompts[index])
             tokens[row, : lengths[row]] = prompts[index]
+            blocks[row] = host.take_block(index)
         cache = self._call("read_prompts", params, lora, tokens, lengths, config=self.config)
-        return _Prefilled(cache, {index: row for row, index in enumerate(chosen)})
+        return self._call("place_prompts", slots, cache, blocks, lengths - 1)
 
-    def _admit(self, slots, prefilled: "_Prefilled", prompts, waiting, host: "_Host", limit: int, noise_ids):
-        """Put waiting samples of the prefilled prompts into free slots."""
-        taken = []
-        while waiting and host.free and waiting[0][0] in prefilled.rows:
-            prompt, sample = waiting.popleft()
-            row = host.start(prompt, sample, len(prompts[prompt]))
-            ids = prompts[prompt]
-            taken.append((row, prefilled.rows[prompt], ids[-1], len(ids) - 1, limit, noise_ids[prompt], sample))
-        size = _power_of_two(len(taken))
-        # Padding: slots beyond the last one, all different, where nothing is written.
-        taken += [(host.batch + number, 0, 0, 0, 0, 0, 0) for number in range(size - len(taken))]
-        columns = np.array(taken, np.int32).T.copy()
-        return self._call("admit", slots, prefilled.cache, *columns)
+    def _start(self, slots, host: "_Host"):
+        """Put waiting samples into free rows of their prompts' blocks."""
+        work, taken = host.work, host.start_samples()
+        if not taken:
+            return slots
+        columns = [
+            (row, work.prompts[prompt][-1], work.limits[prompt, sample], work.noise_ids[prompt], sample)
+            for row, prompt, sample in taken
+        ]
+        padding = range(_power_of_two(len(taken)) - len(taken))
+        columns += [(host.blocks * host.width + number, 0, 0, 0, 0) for number in padding]  # beyond the last row
+        return self._call("start_rows", slots, *np.array(columns, np.int32).T.copy())
 
 
-@dataclasses.dataclass
-class _Prefilled:
-    """Keys and values of some prompts: {prompt index: row of the cache}."""
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What a call asks for: prompts [P] of ids, limits [P, G] in tokens, noise_ids [P]."""
 
-    cache: Cache | None = None
-    rows: dict[int, int] = dataclasses.field(default_factory=dict)
+    prompts: list[np.ndarray]
+    group_size: int
+    sampling: Sampling
+    limits: np.ndarray
+    noise_ids: Sequence[int]
 
 
 class _Host:
-    """What the host knows of the slots, and the samples under way."""
+    """What the host knows of blocks and rows, and the samples under way."""
 
-    def __init__(self, batch: int, length: int, group_size: int):
-        self.batch, self.length, self.group_size = batch, length, group_size
-        self.free = list(range(batch))[::-1]
-        self.working: dict[int, tuple[int, int]] = {}  # slot -> (prompt, sample)
-        self.position = np.zeros(batch, np.int64)  # where the slot's next token is read
-        self.count = np.zeros(batch, np.int64)
-        self.groups: dict[int, Group] = {}
-        self.missing: dict[int, int] = {}
+    def __init__(self, work: _Work, blocks: int, width: int, length: int):
+        self.work, self.blocks, self.width, self._length = work, blocks, width, length
+        self.prompts = collections.deque(range(len(work.prompts)))  # not read yet
+        self.free_blocks = list(range(blocks))[::-1]
+        self._waiting: dict[int, tuple[int, int]] = {}  # block -> (its prompt, next sample)
+        self._working: dict[int, tuple[int, int]] = {}  # row -> (prompt, sample)
+        self._count = np.zeros(blocks * width, np.int64)
+        self._groups: dict[int, Group] = {}
+        self._missing: dict[int, int] = {}
 
-    def start(self, prompt: int, sample: int, prompt_length: int) -> int:
-        """Take a free slot for a sample."""
-        row = self.free.pop()
-        self.working[row] = (prompt, sample)
-        self.position[row], self.count[row] = prompt_length - 1, 0
-        if prompt not in self.groups:
-            shape = (self.group_size, self.length)
-            self.groups[prompt] = Group(
-                prompt, np.zeros(shape, np.int32), np.zeros(self.group_size, np.int32), np.zeros(shape, np.float32), ()
-            )
-            self.missing[prompt] = self.group_size
-        return row
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.prompts or self._waiting or self._working)
 
-    def furthest(self) -> int:
-        """Positions that the longest working row uses."""
-        return int(max(self.position[row] for row in self.working)) + 1
+    @property
+    def wants_prompts(self) -> bool:
+        """Whether a prompt waits and a block is free for it."""
+        return bool(self.prompts and self.free_blocks)
 
-    def collect(self, tokens, logprobs, count, remaining, newest, stop_ids) -> Iterator[Group]:
-        """Take over a chunk's results ([steps, B], [steps, B], [B], [B], [B]); yield the groups that it completed."""
-        for row, (prompt, sample) in list(self.working.items()):
-            group, old, new = self.groups[prompt], self.count[row], count[row]
+    @property
+    def oldest(self) -> int:
+        """Columns of the ring that the longest working sample uses."""
+        return int(max((self._count[row] for row in self._working), default=0))
+
+    def take_block(self, prompt: int) -> int:
+        """A free block for the next prompt, whose samples then wait in it."""
+        if self.prompts.popleft() != prompt:
+            raise AssertionError("prompts are taken in order")
+        block, shape = self.free_blocks.pop(), (self.work.group_size, self._length)
+        self._waiting[block] = (prompt, 0)
+        self._missing[prompt] = self.work.group_size
+        self._groups[prompt] = Group(
+            prompt, np.zeros(shape, np.int32), np.zeros(shape[0], np.int32), np.zeros(shape, np.float32), ()
+        )
+        return block
+
+    def start_samples(self) -> list[tuple[int, int, int]]:
+        """(row, prompt, sample) of all waiting samples for which their block has a free row."""
+        taken = []
+        for block, (prompt, sample) in list(self._waiting.items()):
+            for row in range(block * self.width, (block + 1) * self.width):
+                if row in self._working or sample == self.work.group_size:
+                    continue
+                self._working[row] = (prompt, sample)
+                self._count[row] = 0
+                taken.append((row, prompt, sample))
+                sample += 1
+            self._waiting[block] = (prompt, sample)
+            if sample == self.work.group_size:
+                del self._waiting[block]
+        return taken
+
+    def collect(self, tokens, logprobs, count, remaining) -> Iterator[Group]:
+        """Take over a chunk's results ([steps, B], [steps, B], [B], [B]); yield the groups that it completed."""
+        for row, (prompt, sample) in list(self._working.items()):
+            group, old, new = self._groups[prompt], self._count[row], count[row]
             group.tokens[sample, old:new] = tokens[: new - old, row]
             group.logprobs[sample, old:new] = logprobs[: new - old, row]
             group.lengths[sample] = new
-            self.position[row] += new - old
-            self.count[row] = new
+            self._count[row] = new
             if remaining[row]:
                 continue
-            del self.working[row]
-            self.free.append(row)
-            self.missing[prompt] -= 1
-            if not self.missing[prompt]:
-                del self.groups[prompt], self.missing[prompt]
-                last = group.tokens[np.arange(self.group_size), group.lengths - 1]
-                reasons = tuple("stop" if token in stop_ids else "length" for token in last.tolist())
+            del self._working[row]
+            self._missing[prompt] -= 1
+            if not self._missing[prompt]:
+                del self._groups[prompt], self._missing[prompt]
+                self.free_blocks.append(row // self.width)
+                last = group.tokens[np.arange(self.work.group_size), group.lengths - 1]
+                reasons = tuple("stop" if token in self.work.sampling.stop_ids else "length" for token in last.tolist())
                 yield group.replace(finish_reason=reasons)
+
+
+def _rounded(number: int, step: int) -> int:
+    """The smallest multiple of `step` that is at least `number`."""
+    return -(-number // step) * step
 
 
 def _power_of_two(number: int) -> int:
