@@ -248,9 +248,29 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("bench", _bench, "measure beside a peer in the same run; prints one JSON object")
     sub.add_argument(
-        "what", choices=("score",), help="score: text to SCORE, beside the published evaluator's algorithm"
+        "what",
+        choices=("score", "rollout"),
+        help="score: text to SCORE beside the published evaluator's algorithm; rollout: the engine beside peers",
     )
-    sub.add_argument("--pairs", type=_number(int, 8), default=1024, help="answers of a repeat (default: %(default)s)")
+    sub.add_argument(
+        "--pairs", type=_number(int, 8), default=1024, help="score: answers of a repeat (default: %(default)s)"
+    )
+    sub.add_argument(
+        "--peer-python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="rollout: Python that has google-tunix, or transformers and torch (see launch/peers.sh; repeatable)",
+    )
+    sub.add_argument(
+        "--case", action="append", metavar="NAME", help="rollout: even, refill, prefix or long (default: all)"
+    )
+    sub.add_argument(
+        "--allocator",
+        choices=("keep", "default"),
+        default="keep",
+        help="rollout: whether all contenders keep freed memory (default: %(default)s)",
+    )
     sub.add_argument("--repeats", type=_number(int, 1, 1000), default=7, help="(default: %(default)s)")
     sub.add_argument("--seed", type=_number(int, 0), default=0)
     sub.add_argument("--output", metavar="FILE", help="write the JSON object there too")
@@ -361,9 +381,20 @@ def _evaluate(options, _overrides) -> int:
 
 
 def _bench(options, _overrides) -> int:
-    from thoth_jax.bench.score import bench_score
+    if options.what == "score":
+        from thoth_jax.bench.score import bench_score
 
-    text = json.dumps(bench_score(options.pairs, options.repeats, options.seed), indent=1)
+        found = bench_score(options.pairs, options.repeats, options.seed)
+    else:
+        from thoth_jax.bench.rollout import CASES, bench_rollout
+
+        for name in options.case or ():
+            if name not in CASES:
+                raise InputError(f"--case {name}: must be one of {', '.join(CASES)}")
+        found = bench_rollout(
+            options.peer_python, options.case or tuple(CASES), options.repeats, options.seed, options.allocator
+        )
+    text = json.dumps(found, indent=1)
     print(text)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:

@@ -54,3 +54,51 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.
     weights = weights.astype(v.dtype).reshape(B, K, -1, S)
     out = jnp.einsum("BKMS,BKSH->BKMH", weights, v, preferred_element_type=jnp.float32)
     return out.reshape(B, N, T, H).transpose(0, 2, 1, 3).astype(q.dtype)
+
+
+def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, size: int = 512) -> jax.Array:
+    """Causal attention over whole rows, a block of `size` queries and keys at a time: no [T, T] array is built.
+
+    For prefill only (not differentiable in reverse). Blocks above the diagonal are not computed. Rows may be padded on
+    the right: what stands there is seen by nothing real.
+
+    Args:
+      q: [B, T, N, H]. k, v: [B, T, K, H], see `attention`.
+
+    Returns:
+      [B, T, N, H] in the dtype of q.
+    """
+    (B, T, N, H), K = q.shape, k.shape[2]
+    G, count = N // K, -(-T // size)
+
+    def blocks(x):
+        """[B, T, heads, H] as [count, B, heads, size, H]."""
+        x = jnp.pad(x, ((0, 0), (0, count * size - T), (0, 0), (0, 0)))
+        return x.reshape(B, count, size, -1, H).transpose(1, 0, 3, 2, 4)
+
+    keys, values = blocks(k).swapaxes(3, 4), blocks(v)
+    diagonal = jnp.arange(size)[:, None] >= jnp.arange(size)[None]
+
+    def one(row):
+        at, query = row
+        query = query.reshape(B, K, G * size, H)
+
+        def add(other, state):
+            top, total, out = state
+            scores = jnp.einsum("BKMH,BKHS->BKMS", query, keys[other], preferred_element_type=jnp.float32) * H**-0.5
+            scores = jnp.where((other < at) | diagonal, scores.reshape(B, K, G, size, size), MASKED)
+            scores = scores.reshape(B, K, G * size, size)
+            higher = jnp.maximum(top, scores.max(axis=-1, keepdims=True))
+            weights, scale = jnp.exp(scores - higher), jnp.exp(top - higher)
+            mixed = jnp.einsum(
+                "BKMS,BKSH->BKMH", weights.astype(v.dtype), values[other], preferred_element_type=jnp.float32
+            )
+            return higher, total * scale + weights.sum(axis=-1, keepdims=True), out * scale + mixed
+
+        top = jnp.full((B, K, G * size, 1), MASKED, jnp.float32)
+        state = (top, jnp.zeros_like(top), jnp.zeros((B, K, G * size, H), jnp.float32))
+        _, total, out = jax.lax.fori_loop(0, at + 1, add, state)
+        return (out / total).astype(q.dtype).reshape(B, N, size, H)
+
+    out = jax.lax.map(one, (jnp.arange(count), blocks(q)))  # [count, B, N, size, H]
+    return out.transpose(1, 0, 3, 2, 4).reshape(B, count * size, N, H)[:, :T]

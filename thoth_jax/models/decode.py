@@ -14,6 +14,7 @@ from thoth_jax.models.qwen import Params, QwenConfig, block, embed, logits_of, r
 from thoth_jax.models.rope import rope_angles
 from thoth_jax.sharding import constrain, sharding
 
+_DENSE_PREFILL = 1024  # tokens; longer prompts are read in blocks of keys, without a [S, S] array
 CACHE_AXES = ("layers", "batch", "length", "kv_heads", "head_dim")
 
 
@@ -73,14 +74,16 @@ def prefill(
     """
     B, S = tokens.shape
     index = jnp.arange(S, dtype=jnp.int32)[None]
-    mask = attn.causal_mask((index < lengths[:, None]).astype(jnp.int32), S)
+    # Padding on the right is seen by no real token, so that causality is all the mask there is.
+    dense = S <= _DENSE_PREFILL
     rope = rope_angles(index, config.head_dim, config.rope_theta, config.yarn)
     room = 0 if length is None else length - S
 
     def step(x, weights, adapters, _):
         def attend(q, k, v):
             kept = (jnp.pad(part, ((0, 0), (0, room), (0, 0), (0, 0))) for part in (k, v))
-            return attn.attention(q, k, v, mask), tuple(constrain(part, CACHE_AXES[1:]) for part in kept)
+            mixed = attn.attention(q, k, v, attn.causal_mask(None, S)) if dense else attn.causal_attention(q, k, v)
+            return mixed, tuple(constrain(part, CACHE_AXES[1:]) for part in kept)
 
         return block(x, weights, adapters, rope, attend, config, 1.0 if lora is None else lora.scale)
 

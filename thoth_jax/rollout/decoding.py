@@ -93,22 +93,29 @@ def empty_slots(config: QwenConfig, blocks: int, width: int, prompt_room: int, r
     )
 
 
-def grow(slots: Slots, ring: int) -> Slots:
-    """The same state with a ring of `ring` columns; what is there comes first, in the order of its writing."""
-    old = slots.seen.shape[1]
+# The state changes its shape one array at a time, and each old array goes before the next one is made: the whole state
+# may fill most of a device's memory.
 
-    def longer(x, axis):
-        x = jnp.roll(x, -slots.cursor, axis)  # the column that would be written next is the oldest
-        return jnp.pad(x, [(0, ring - old if at == axis else 0) for at in range(x.ndim)])
 
-    return _placed(
-        slots.replace(
-            keys=tuple(longer(x, 3) for x in slots.keys),
-            values=tuple(longer(x, 2) for x in slots.values),
-            seen=longer(slots.seen, 1),
-            cursor=jnp.int32(old),
-        )
-    )
+def grown(x: jax.Array, cursor: jax.Array, ring: int, kind: str) -> jax.Array:
+    """One array of `kind` "keys", "values" or "seen" with a ring of `ring` columns.
+
+    What is there comes first, in the order of its writing; the next column to write is then the old length.
+    """
+    axes, axis = {"keys": (_KEY_AXES, 3), "values": (_VALUE_AXES, 2), "seen": (("batch", "length"), 1)}[kind]
+    room = ring - x.shape[axis]
+    x = jnp.roll(x, -cursor, axis)  # the column that would be written next is the oldest
+    return constrain(jnp.pad(x, [(0, room if at == axis else 0) for at in range(x.ndim)]), axes)
+
+
+def taken(x: jax.Array, sources: jax.Array) -> jax.Array:
+    """Rows or blocks of one array in a new order: x[sources]."""
+    return constrain(x[sources], ("batch",) + (None,) * (x.ndim - 1))
+
+
+def only(remaining: jax.Array, live: jax.Array) -> jax.Array:
+    """`remaining`, 0 for rows that are not live."""
+    return constrain(jnp.where(live, remaining, 0), ("batch",))
 
 
 def lay_out(params: Params, lora, config: QwenConfig):
@@ -158,6 +165,25 @@ def place_prompts(slots: Slots, prompts: Cache, blocks: jax.Array, lengths: jax.
             prompt_keys=tuple(map(fill, slots.prompt_keys, prompts.k, [(0, 2, 3, 1)] * len(prompts.k))),
             prompt_values=tuple(map(fill, slots.prompt_values, prompts.v, [(0, 2, 1, 3)] * len(prompts.v))),
             prompt_length=slots.prompt_length.at[blocks].set(lengths, mode="drop", unique_indices=True),
+        )
+    )
+
+
+def copy_prompts(slots: Slots, sources: jax.Array, blocks: jax.Array) -> Slots:
+    """Give blocks the prompts of other blocks, so that their rows help with its samples.
+
+    Args:
+      sources, blocks: [n]; a block beyond the last one writes nothing (padding of n), all `blocks` are different.
+    """
+
+    def put(x):
+        return x.at[blocks].set(x[sources], mode="drop", unique_indices=True)
+
+    return _placed(
+        slots.replace(
+            prompt_keys=tuple(map(put, slots.prompt_keys)),
+            prompt_values=tuple(map(put, slots.prompt_values)),
+            prompt_length=put(slots.prompt_length),
         )
     )
 

@@ -7,7 +7,6 @@ samples take their slots, and finished groups are handed out.
 
 import collections
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,12 +24,18 @@ from thoth_jax.sharding import RULES, fetch, use_mesh
 _SMALLEST_BUCKET = 16  # tokens
 _SMALLEST_RING = 64  # columns; each doubling of it compiles a decode program
 _PREFILL_TOKENS = 8192  # of one prefill, padding included; bounds its activations
+_ROW_COST = 256  # what a row costs besides its cache, in columns of it
+_PARTS = (2, 8)  # of the slots that are gone on with when few samples are left; each compiles a decode program
+_WORTH_SHRINKING = 0.6  # of the present cost
 _MOST_SLOTS = 256  # where the caller leaves the number open
 
 _JITTED = {
     "lay_out": jax.jit(decoding.lay_out, static_argnames="config"),
     "empty_slots": jax.jit(decoding.empty_slots, static_argnames=("config", "blocks", "width", "prompt_room", "ring")),
-    "grow": jax.jit(decoding.grow, static_argnames="ring"),
+    "grown": jax.jit(decoding.grown, static_argnames=("ring", "kind")),
+    "taken": jax.jit(decoding.taken),
+    "only": jax.jit(decoding.only),
+    "copy_prompts": jax.jit(decoding.copy_prompts, donate_argnames="slots"),
     "read_prompts": jax.jit(decoding.read_prompts, static_argnames="config"),
     "place_prompts": jax.jit(decoding.place_prompts, donate_argnames="slots"),
     "start_rows": jax.jit(decoding.start_rows, donate_argnames="slots"),
@@ -91,7 +96,7 @@ class Engine:
         max_prompt_length: int,
         max_completion_length: int,
         slots: int | None = None,
-        chunk: int = 16,
+        chunk: int = 8,
     ):
         """Set up; nothing is compiled or allocated yet.
 
@@ -221,13 +226,18 @@ class Engine:
         self.compilations += function._cache_size() - before
         return result
 
+    @property
+    def _shards(self) -> int:
+        """Parts that the rows are split into."""
+        return 1 if self.mesh is None else int(np.prod([self.mesh.shape[axis] for axis in RULES["batch"]]))
+
     def _shape_for(self, prompts: int, group_size: int) -> tuple[int, int]:
         """(blocks, rows of a block).
 
         Where all samples fit at once a block has a row for each sample of its prompt. Where they do not, fewer rows
         take turns: samples differ in length, and rows without a sample wait for the longest of their block.
         """
-        shards = 1 if self.mesh is None else int(np.prod([self.mesh.shape[axis] for axis in RULES["batch"]]))
+        shards = self._shards
         wanted = self._fixed_slots or min(prompts * group_size, _MOST_SLOTS)
         width = group_size
         if wanted < prompts * group_size:
@@ -251,17 +261,53 @@ class Engine:
             slots = self._start(slots, host)
             needed = bucket(host.oldest + self.chunk, full)
             if needed > ring:
-                ring = needed
-                slots = self._call("grow", slots, ring=ring)
+                slots, ring = self._grow(slots, needed), needed
             slots, tokens, logprobs = self._call(
                 "decode_chunk", *weights, slots, key, config=self.config, sampling=work.sampling, steps=self.chunk
             )
             yield from host.collect(*fetch((tokens, logprobs, slots.count, slots.remaining)))
+            smaller = host.smaller(ring, room, self._shards)
+            if smaller is not None:
+                slots = self._shrink(slots, *smaller)
+
+    def _grow(self, slots, ring: int):
+        """The state with a ring of `ring` columns."""
+
+        def longer(x, kind):
+            new = self._call("grown", x, slots.cursor, ring=ring, kind=kind)
+            x.delete()
+            return new
+
+        old = slots.seen.shape[1]
+        return slots.replace(
+            keys=tuple(longer(x, "keys") for x in slots.keys),
+            values=tuple(longer(x, "values") for x in slots.values),
+            seen=longer(slots.seen, "seen"),
+            cursor=jax.numpy.int32(old),
+        )
+
+    def _shrink(self, slots, blocks: np.ndarray, rows: np.ndarray, live: np.ndarray):
+        """The state of some rows of some blocks, in a new order."""
+
+        def chosen(x, sources):
+            new = self._call("taken", x, sources)
+            x.delete()
+            return new
+
+        by_block = {"prompt_keys", "prompt_values", "prompt_length"}
+        fields = {field.name: getattr(slots, field.name) for field in dataclasses.fields(slots)}
+        new = {
+            name: jax.tree.map(lambda x, name=name: chosen(x, blocks if name in by_block else rows), value)
+            for name, value in fields.items()
+            if name != "cursor"
+        }
+        new["remaining"] = self._call("only", new["remaining"], live)
+        return slots.replace(**new)
 
     def _read(self, params, lora, slots, host: "_Host"):
         """Prefill the next prompts, as many as there are free blocks and as fit one call, and place them."""
         prompts, longest, chosen = host.work.prompts, 0, []
-        for index in itertools.islice(host.prompts, len(host.free_blocks)):
+        for index in list(host.prompts)[: len(host.free_blocks)]:
             longer = max(longest, bucket(len(prompts[index]), self.max_prompt_length))
             if chosen and longer * _power_of_two(len(chosen) + 1) > _PREFILL_TOKENS:
                 break
@@ -279,16 +325,21 @@ class Engine:
         return self._call("place_prompts", slots, cache, blocks, lengths - 1)
 
     def _start(self, slots, host: "_Host"):
-        """Put waiting samples into free rows of their prompts' blocks."""
+        """Put waiting samples into free rows of their prompts' blocks, and of blocks that have nothing else to do."""
         work, taken = host.work, host.start_samples()
+        copies = host.share()
+        if copies:
+            sources, blocks = zip(*_padded(copies, lambda number: (0, host.blocks + number)), strict=True)
+            slots = self._call("copy_prompts", slots, np.array(sources, np.int32), np.array(blocks, np.int32))
+            taken += host.start_samples()
         if not taken:
             return slots
         columns = [
             (row, work.prompts[prompt][-1], work.limits[prompt, sample], work.noise_ids[prompt], sample)
             for row, prompt, sample in taken
         ]
-        padding = range(_power_of_two(len(taken)) - len(taken))
-        columns += [(host.blocks * host.width + number, 0, 0, 0, 0) for number in padding]  # beyond the last row
+        slots_number = host.blocks * host.width  # always so many columns: one program
+        columns = _padded(columns, lambda number: (slots_number + number, 0, 0, 0, 0), slots_number)
         return self._call("start_rows", slots, *np.array(columns, np.int32).T.copy())
 
 
@@ -309,9 +360,10 @@ class _Host:
     def __init__(self, work: _Work, blocks: int, width: int, length: int):
         self.work, self.blocks, self.width, self._length = work, blocks, width, length
         self.prompts = collections.deque(range(len(work.prompts)))  # not read yet
-        self.free_blocks = list(range(blocks))[::-1]
-        self._waiting: dict[int, tuple[int, int]] = {}  # block -> (its prompt, next sample)
-        self._working: dict[int, tuple[int, int]] = {}  # row -> (prompt, sample)
+        self._prompt: list[int | None] = [None] * blocks  # that the block works on
+        self._waiting: list[collections.deque[int]] = [collections.deque() for _ in range(blocks)]  # samples of it
+        self._rows: list[dict[int, int]] = [{} for _ in range(blocks)]  # row of the block -> sample that it works on
+        self._slots = blocks * width
         self._count = np.zeros(blocks * width, np.int64)
         self._groups: dict[int, Group] = {}
         self._missing: dict[int, int] = {}
@@ -319,7 +371,12 @@ class _Host:
     @property
     def busy(self) -> bool:
         """Whether anything is left to do."""
-        return bool(self.prompts or self._waiting or self._working)
+        return bool(self.prompts or self._missing)
+
+    @property
+    def free_blocks(self) -> list[int]:
+        """Blocks that work on nothing."""
+        return [block for block, prompt in enumerate(self._prompt) if prompt is None]
 
     @property
     def wants_prompts(self) -> bool:
@@ -329,14 +386,23 @@ class _Host:
     @property
     def oldest(self) -> int:
         """Columns of the ring that the longest working sample uses."""
-        return int(max((self._count[row] for row in self._working), default=0))
+        return int(max(self._count[row] for row, _, _ in self._working()))
+
+    def _working(self) -> list[tuple[int, int, int]]:
+        """(row, block, sample) of all samples under way."""
+        return [
+            (block * self.width + row, block, sample)
+            for block, rows in enumerate(self._rows)
+            for row, sample in rows.items()
+        ]
 
     def take_block(self, prompt: int) -> int:
         """A free block for the next prompt, whose samples then wait in it."""
         if self.prompts.popleft() != prompt:
             raise AssertionError("prompts are taken in order")
-        block, shape = self.free_blocks.pop(), (self.work.group_size, self._length)
-        self._waiting[block] = (prompt, 0)
+        block, shape = self.free_blocks[0], (self.work.group_size, self._length)
+        self._prompt[block] = prompt
+        self._waiting[block].extend(range(self.work.group_size))
         self._missing[prompt] = self.work.group_size
         self._groups[prompt] = Group(
             prompt, np.zeros(shape, np.int32), np.zeros(shape[0], np.int32), np.zeros(shape, np.float32), ()
@@ -345,23 +411,34 @@ class _Host:
 
     def start_samples(self) -> list[tuple[int, int, int]]:
         """(row, prompt, sample) of all waiting samples for which their block has a free row."""
-        taken = []
-        for block, (prompt, sample) in list(self._waiting.items()):
-            for row in range(block * self.width, (block + 1) * self.width):
-                if row in self._working or sample == self.work.group_size:
-                    continue
-                self._working[row] = (prompt, sample)
-                self._count[row] = 0
-                taken.append((row, prompt, sample))
-                sample += 1
-            self._waiting[block] = (prompt, sample)
-            if sample == self.work.group_size:
-                del self._waiting[block]
-        return taken
+        started = []
+        for block, waiting in enumerate(self._waiting):
+            for row in range(self.width):
+                if waiting and row not in self._rows[block]:
+                    sample = self._rows[block][row] = waiting.popleft()
+                    self._count[block * self.width + row] = 0
+                    started.append((block * self.width + row, self._prompt[block], sample))
+        return started
+
+    def share(self) -> list[tuple[int, int]]:
+        """(block, free block that takes over half of its waiting samples), where no prompt waits for the free one."""
+        copies = []
+        for free in () if self.prompts else self.free_blocks:
+            busiest = max(range(self.blocks), key=lambda block: len(self._waiting[block]))
+            waiting = self._waiting[busiest]
+            # A block that has just been given samples holds no prompt yet that could be copied.
+            if not waiting or busiest in {target for _, target in copies}:
+                break
+            self._prompt[free] = self._prompt[busiest]
+            for _ in range(min(self.width, -(-len(waiting) // 2))):
+                self._waiting[free].append(waiting.pop())
+            copies.append((busiest, free))
+        return copies
 
     def collect(self, tokens, logprobs, count, remaining) -> Iterator[Group]:
         """Take over a chunk's results ([steps, B], [steps, B], [B], [B]); yield the groups that it completed."""
-        for row, (prompt, sample) in list(self._working.items()):
+        for row, block, sample in self._working():
+            prompt = self._prompt[block]
             group, old, new = self._groups[prompt], self._count[row], count[row]
             group.tokens[sample, old:new] = tokens[: new - old, row]
             group.logprobs[sample, old:new] = logprobs[: new - old, row]
@@ -369,14 +446,70 @@ class _Host:
             self._count[row] = new
             if remaining[row]:
                 continue
-            del self._working[row]
+            del self._rows[block][row % self.width]
+            if not self._rows[block] and not self._waiting[block]:
+                self._prompt[block] = None
             self._missing[prompt] -= 1
             if not self._missing[prompt]:
                 del self._groups[prompt], self._missing[prompt]
-                self.free_blocks.append(row // self.width)
                 last = group.tokens[np.arange(self.work.group_size), group.lengths - 1]
                 reasons = tuple("stop" if token in self.work.sampling.stop_ids else "length" for token in last.tolist())
                 yield group.replace(finish_reason=reasons)
+
+    def smaller(self, ring: int, room: int, shards: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Once nothing waits any more: fewer blocks for the rows that still work, where that is worth a copy.
+
+        Args:
+          ring, room: columns of the ring and of a prompt, what a row and a block cost to read.
+          shards: the number of blocks stays a multiple of it.
+
+        Returns:
+          (old block of each new one, old row of each new one, [new rows] whether it works), or None.
+        """
+        if self.prompts or any(self._waiting) or not self.busy:
+            return None
+
+        def cost(blocks, width):
+            return blocks * (width * (ring + _ROW_COST) + room)
+
+        counts, choices = [len(rows) for rows in self._rows], []
+        for width in {1, -(-self.width // 2), self.width}:
+            needed = sum(-(-count // width) for count in counts)
+            for part in _PARTS:
+                blocks = _rounded(-(-self._slots // part // width), shards)
+                if blocks >= needed:
+                    choices.append((cost(blocks, width), blocks, width))
+        if not choices:
+            return None
+        least, blocks, width = min(choices)
+        if least > _WORTH_SHRINKING * cost(self.blocks, self.width):
+            return None
+        return self._rearrange(blocks, width)
+
+    def _rearrange(self, blocks: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        parts = [
+            (block, list(rows.items())[start : start + width])
+            for block, rows in enumerate(self._rows)
+            for start in range(0, len(rows), width)
+        ]
+        block_sources, row_sources = np.zeros(blocks, np.int32), np.zeros(blocks * width, np.int32)
+        live = np.zeros(blocks * width, bool)
+        prompt, rows = [None] * blocks, [{} for _ in range(blocks)]
+        for new, (old, members) in enumerate(parts):
+            block_sources[new], prompt[new] = old, self._prompt[old]
+            for place, (row, sample) in enumerate(members):
+                rows[new][place] = sample
+                row_sources[new * width + place] = old * self.width + row
+                live[new * width + place] = True
+        self._count = self._count[row_sources]
+        self._prompt, self._rows, self.blocks, self.width = prompt, rows, blocks, width
+        self._waiting = [collections.deque() for _ in range(blocks)]
+        return block_sources, row_sources, live
+
+
+def _padded(rows: list[tuple], filler: Callable[[int], tuple], size: int | None = None) -> list[tuple]:
+    """Rows up to `size` (a power of two): `filler(number)` gives those that are missing, where nothing is written."""
+    return rows + [filler(number) for number in range((size or _power_of_two(len(rows))) - len(rows))]
 
 
 def _rounded(number: int, step: int) -> int:
