@@ -8,9 +8,10 @@ import pytest
 
 from thoth_jax.data import bundled
 from thoth_jax.errors import InputError
-from thoth_jax.generate import GenerateOptions, _answered, generate_file
+from thoth_jax.generate import GenerateOptions, Policy, _answered, generate_file, generate_one
 from thoth_jax.models import QwenConfig, hf, init_params
 from thoth_jax.models.tokenizer import load_tokenizer
+from thoth_jax.rollout import Answer
 
 
 def test_an_answered_file_is_read_and_its_cut_line_removed(tmp_path):
@@ -38,7 +39,7 @@ def test_another_kind_of_file_is_refused_and_left_alone(tmp_path, text):
 def test_the_input_is_not_an_output(tmp_path):
     file = str(tmp_path / "rows.jsonl")
     with pytest.raises(InputError, match="it is the input file"):
-        generate_file("model", file, file, GenerateOptions())
+        generate_file(None, file, file, GenerateOptions())
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +69,52 @@ def test_a_resumed_file_gets_the_answers_of_an_uninterrupted_one(model, tmp_path
     source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
     source.write_text("".join(json.dumps({"id": n, "prompt": "mix " * (1 + n % 3)}) + "\n" for n in range(5)))
     options = GenerateOptions(temperature=1.0, max_tokens=8, system_prompt="")
-    assert generate_file(model, str(source), str(whole), options) == 5
+    assert generate_file(lambda: Policy(model, options), str(source), str(whole), options) == 5
     cut.write_text("".join(json.dumps(row) + "\n" for row in rows_in(whole)[:2]) + '{"id": "2", "outp')
-    assert generate_file(model, str(source), str(cut), options) == 3
-    assert rows_in(cut) == rows_in(whole) and len({row["output"] for row in rows_in(whole)}) == 5
+    assert generate_file(lambda: Policy(model, options), str(source), str(cut), options) == 3
+    by_id = [sorted(rows_in(file), key=lambda row: row["id"]) for file in (cut, whole)]
+    assert by_id[0] == by_id[1] and len({row["output"] for row in by_id[0]}) == 5
+
+
+def test_rows_are_written_as_they_are_answered(tmp_path):
+    """What a killed run loses is what was under way, whatever the number of rows."""
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"id": n, "prompt": "mix"}) + "\n" for n in range(9)))
+
+    class Dies:
+        def prepare(self, messages, where):
+            return where
+
+        def answers(self, prepared, numbers, watch=None):
+            for index in (3, 0, 7):
+                yield index, Answer(f"answer {numbers[index]}", "stop")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_file(Dies, str(source), str(output), GenerateOptions())
+    assert rows_in(output) == [{"id": str(n), "output": f"answer {n}"} for n in (3, 0, 7)]
+
+
+def test_one_answer_is_shown_as_it_grows(model):
+    options = GenerateOptions(temperature=1.0, max_tokens=40, system_prompt="")
+    pieces = []
+    text = generate_one(Policy(model, options), "mix", options, pieces.append)
+    assert "".join(pieces) == text and sum(map(bool, pieces)) > 2
+
+
+def test_pieces_never_end_in_half_a_character():
+    class Halves:
+        def prepare(self, messages, where):
+            return where
+
+        def answers(self, prepared, numbers, watch=None):
+            for text in ("5 \ufffd", "5 µ", "5 µL \ufffd\ufffd"):
+                watch(0, text)
+            yield 0, Answer("5 µL °C", "stop")
+
+    pieces = []
+    assert generate_one(Halves(), "mix", GenerateOptions(), pieces.append) == "5 µL °C"
+    assert pieces == ["5 ", "µ", "L ", "°C"]
 
 
 def test_bad_rows_are_refused_or_skipped_and_listed(model, tmp_path, caplog):
@@ -90,10 +133,10 @@ def test_bad_rows_are_refused_or_skipped_and_listed(model, tmp_path, caplog):
     for row, message in bad.items():
         source.write_text(f"{good}{row}\n")
         with pytest.raises(InputError) as caught:
-            generate_file(model, str(source), str(output), options)
+            generate_file(lambda: Policy(model, options), str(source), str(output), options)
         assert message in str(caught.value) and "\n" not in str(caught.value)
     source.write_bytes((good + "".join(f"{row}\n" for row in bad)).encode() + b'{"id": "\xff", "prompt": "x"}\n')
     with caplog.at_level(logging.WARNING):
-        assert generate_file(model, str(source), str(output), options, skip_bad=True) == 2
+        assert generate_file(lambda: Policy(model, options), str(source), str(output), options, skip_bad=True) == 2
     assert "in.jsonl:10: not UTF-8 text" in caplog.text and "is also the id of line 1" in caplog.text
     assert [row["id"] for row in rows_in(output)] == ["a", "\ud800"]

@@ -31,6 +31,7 @@ ROOMS = (
     "generate",
     "convert",
     "quickstart",
+    "cli_parser",
     "cli",
 )
 RANK = {room: rank for rank, room in enumerate(ROOMS)}

@@ -1,10 +1,10 @@
-"""`thoth generate`: a policy answers one question, or the rows of a file."""
+"""`thoth generate`: a policy, or a served model, answers one question or the rows of a file."""
 
 import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,15 +14,12 @@ from tqdm import tqdm
 from thoth_jax.errors import InputError
 from thoth_jax.protocol import prompts
 from thoth_jax.protocol.schema import ProtocolItem, Row, item_of, read_rows, row_id
-from thoth_jax.rollout import Engine, Sampling
+from thoth_jax.rollout import Answer, Endpoint, EndpointOptions, Engine, RolloutBackend, Sampling
 from thoth_jax.sharding import make_mesh, use_mesh
 from thoth_jax.train.build import load_weights
 from thoth_jax.train.sampling import completion_of, json_line
 
 logger = logging.getLogger(__name__)
-
-# Rows that are answered together and written before the next ones start: what a killed run can lose.
-_CHUNK = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +27,8 @@ class GenerateOptions:
     """How to answer.
 
     temperature: 0 is greedy. top_p, top_k: 1 and 0 are off. max_tokens: of an answer. max_prompt_length: longer ones
-    are refused. system_prompt: None is the row's own or ours, "" none. enable_thinking: as in training.
+    are refused. system_prompt: None is the row's own or ours, "" none. enable_thinking: as in training. slots: answers
+    that are worked on together. timeout: seconds that a served model may take for one.
     """
 
     temperature: float = 0.0
@@ -41,22 +39,22 @@ class GenerateOptions:
     seed: int = 0
     system_prompt: str | None = None
     enable_thinking: bool = True
+    slots: int = 32
+    timeout: float = 600.0
 
 
-class Generator:
-    """A loaded policy that answers chat prompts."""
+class Policy:
+    """A loaded policy as a `RolloutBackend`."""
 
-    def __init__(self, model_path: str, options: GenerateOptions):
+    def __init__(self, path: str, options: GenerateOptions):
         self._mesh = make_mesh()
-        self.model, self._params, self.tokenizer = load_weights(model_path, self._mesh)
+        self.model, self._params, self.tokenizer = load_weights(path, self._mesh)
         if self.tokenizer is None:
-            raise InputError(f"{model_path}: no tokenizer beside the weights")
+            raise InputError(f"{path}: no tokenizer beside the weights")
         self.model = self.model.replace(valid_vocab_size=len(self.tokenizer))
         self.options = options
-        self._engine: Engine | None = None
-        self._longest = 0
 
-    def encode(self, messages: Sequence[dict], where: str) -> list[int]:
+    def prepare(self, messages: Sequence[dict], where: str) -> list[int]:
         """Prompt tokens of a chat.
 
         Raises:
@@ -69,19 +67,23 @@ class Generator:
             )
         return ids
 
-    def answer(self, prompts_ids: Sequence[list[int]], numbers: Sequence[int]) -> list[str]:
-        """One answer per prompt, in order; the noise of each is keyed by its number, not by what is beside it."""
+    def answers(
+        self,
+        prepared: Sequence[list[int]],
+        numbers: Sequence[int],
+        watch: Callable[[int, str], None] | None = None,
+    ) -> Iterator[tuple[int, Answer]]:
+        """See `RolloutBackend`."""
         options = self.options
-        longest = max(map(len, prompts_ids))
-        if self._engine is None or longest > self._longest:
-            self._longest = longest
-            self._engine = Engine(
-                self.model,
-                self._mesh,
-                max_prompt_length=longest,
-                max_completion_length=options.max_tokens,
-                slots=min(_CHUNK, len(prompts_ids)),
-            )
+        if not prepared:
+            return
+        engine = Engine(
+            self.model,
+            self._mesh,
+            max_prompt_length=max(map(len, prepared)),
+            max_completion_length=options.max_tokens,
+            slots=min(options.slots, len(prepared)),
+        )
         sampling = Sampling(
             options.temperature,
             top_k=options.top_k,
@@ -89,29 +91,76 @@ class Generator:
             max_tokens=options.max_tokens,
             stop_ids=self.tokenizer.stop_ids,
         )
-        texts = [""] * len(prompts_ids)
+
+        def show(prompt, _, tokens):
+            watch(prompt, completion_of(self.tokenizer, tokens, "length").text)
+
         with use_mesh(self._mesh):
-            for group in self._engine.stream(
-                self._params, list(prompts_ids), 1, sampling, jax.random.key(options.seed), noise_ids=numbers
+            for group in engine.stream(
+                self._params,
+                prepared,
+                1,
+                sampling,
+                jax.random.key(options.seed),
+                noise_ids=numbers,
+                watch=None if watch is None else show,
             ):
-                tokens = group.tokens[0][: group.lengths[0]]
-                texts[group.index] = completion_of(self.tokenizer, tokens, group.finish_reason[0]).text
-        return texts
+                tokens, reason = group.tokens[0][: group.lengths[0]], group.finish_reason[0]
+                yield group.index, Answer(completion_of(self.tokenizer, tokens, reason).text, reason)
 
 
-def generate_one(model_path: str, question: str, options: GenerateOptions) -> str:
-    """The answer to one question."""
-    generator = Generator(model_path, options)
-    item = ProtocolItem("prompt", question)
-    return generator.answer([generator.encode(_messages(item, options), "--prompt")], [0])[0]
+def backend_for(model: str | None, endpoint: str | None, options: GenerateOptions) -> RolloutBackend:
+    """The policy in directory `model`, or the model of that name (None: the first) that `endpoint` serves."""
+    if endpoint is None:
+        if model is None:
+            raise InputError("needs --model DIR, or --endpoint URL")
+        return Policy(model, options)
+    how = EndpointOptions(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        timeout=options.timeout,
+        parallel=options.slots,
+        enable_thinking=options.enable_thinking,
+    )
+    return Endpoint(endpoint, model, how)
+
+
+def generate_one(
+    backend: RolloutBackend, question: str, options: GenerateOptions, show: Callable[[str], None] | None = None
+) -> str:
+    """The answer to one question; `show` is given each new piece of it."""
+    prepared = backend.prepare(_messages(ProtocolItem("prompt", question), options), "--prompt")
+    shown = ""
+
+    def watch(_, text: str) -> None:
+        nonlocal shown
+        text = text.rstrip("\N{REPLACEMENT CHARACTER}")  # half of a character, so far
+        if show is not None and text.startswith(shown):
+            show(text[len(shown) :])
+            shown = text
+
+    [(_, answer)] = backend.answers([prepared], [0], watch)
+    watch(0, answer.text)
+    return answer.text
 
 
 def generate_file(
-    model_path: str, input_path: str, output_path: str, options: GenerateOptions, skip_bad: bool = False
+    backend: Callable[[], RolloutBackend],
+    input_path: str,
+    output_path: str,
+    options: GenerateOptions,
+    skip_bad: bool = False,
 ) -> int:
     """Answer every row of a file that has no answer in the output yet; rows {"id", "output"} are appended.
 
+    A row is written as soon as it is answered, so that the order of the output is not that of the input, and a killed
+    run loses only what was under way.
+
     Args:
+      backend: makes the one that answers, once the files have been checked.
       input_path: rows {"id", "prompt"}, or gold rows of any format.
       output_path: JSONL; a last line cut off by a crash is removed.
 
@@ -119,37 +168,37 @@ def generate_file(
       The number of rows answered now.
 
     Raises:
-      InputError: a bad row, a prompt that is too long, an id that occurs twice.
+      InputError: a bad row, a prompt that is too long, an id that occurs twice; no answer from a served model.
     """
     if epath.Path(output_path).expanduser().resolve() == epath.Path(input_path).expanduser().resolve():
         raise InputError(f"--output {output_path}: it is the input file")
     chats = _read_chats(input_path, options, skip_bad)
     done = _answered(output_path)
-    generator = Generator(model_path, options)
-    todo = []
-    for chat in chats:
-        if chat.id in done:
-            continue
+    todo = [chat for chat in chats if chat.id not in done]
+    answered = len(chats) - len(todo)
+    if not todo:
+        logger.info("0 rows to answer, %d answered before", answered)
+        return 0
+    answerer, prepared, kept = backend(), [], []
+    for chat in todo:
         try:
-            todo.append((chat.index, chat.id, generator.encode(chat.messages, chat.where)))
+            prepared.append(answerer.prepare(chat.messages, chat.where))
+            kept.append(chat)
         except InputError as error:
             if not skip_bad:
                 raise
             logger.warning("skipped: %s", error)
-    logger.info("%d rows to answer, %d answered before", len(todo), len([chat for chat in chats if chat.id in done]))
+    logger.info("%d rows to answer, %d answered before", len(kept), answered)
     with (
         epath.Path(output_path).open("a") as file,
-        tqdm(total=len(todo), desc="generate", unit="row", file=sys.stderr) as bar,
+        tqdm(total=len(kept), desc="generate", unit="row", file=sys.stderr) as bar,
     ):
-        for start in range(0, len(todo), _CHUNK):
-            chunk = todo[start : start + _CHUNK]
-            # Noise is keyed by the row's place in the file: a resumed run gives the answers of an uninterrupted one.
-            texts = generator.answer([ids for _, _, ids in chunk], [number for number, _, _ in chunk])
-            for (_, identity, _), text in zip(chunk, texts, strict=True):
-                file.write(json_line({"id": identity, "output": text}))
+        # Noise is keyed by the row's place in the file: a resumed run gives the answers of an uninterrupted one.
+        for index, answer in answerer.answers(prepared, [chat.index for chat in kept]):
+            file.write(json_line({"id": kept[index].id, "output": answer.text}))
             file.flush()
-            bar.update(len(chunk))
-    return len(todo)
+            bar.update(1)
+    return len(kept)
 
 
 def _messages(item: ProtocolItem, options: GenerateOptions) -> list[dict]:

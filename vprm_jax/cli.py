@@ -5,7 +5,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from thoth_jax.cli import Parser
+from thoth_jax.cli_parser import Parser
 from thoth_jax.errors import InputError
 from vprm_jax import tools
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thoth_jax.models import LoraConfig, decode_step, forward, init_cache, init_lora, prefill, unstack
+from thoth_jax.models import LoraConfig, attention, decode_step, forward, init_cache, init_lora, prefill, unstack
 
 TOKENS = np.random.default_rng(1).integers(1, 96, size=(3, 14))
 LENGTHS = np.array([5, 8, 1])  # prompts; the rest of each row is fed token by token
@@ -58,3 +58,24 @@ def test_mixed_layouts_are_refused(config, params):
 def test_unstacked_cache_has_the_same_batch_axis(config):
     cache = init_cache(config, 3, 8)
     assert {leaf.shape[-4] for leaf in jax.tree.leaves(cache) + jax.tree.leaves(unstack(cache))} == {3}
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65])
+def test_attention_in_blocks_equals_attention_at_once(length):
+    keys = jax.random.split(jax.random.key(length), 3)
+    q, k, v = (jax.random.normal(key, (2, length, heads, 8)) for key, heads in zip(keys, (4, 2, 2), strict=True))
+    found = jax.jit(attention.causal_attention, static_argnums=3)(q, k, v, 16)
+    np.testing.assert_allclose(found, attention.attention(q, k, v, attention.causal_mask(None, length)), atol=1e-5)
+
+
+def test_a_long_prompt_is_read_in_blocks(config, params, monkeypatch):
+    tokens, lengths = jnp.asarray(TOKENS), jnp.array([TOKENS.shape[1]] * len(TOKENS))
+    logits, cache = prefill(params, config, tokens, lengths)
+    monkeypatch.setattr("thoth_jax.models.decode._DENSE_PREFILL", 4)
+    called = []
+    whole = attention.causal_attention
+    monkeypatch.setattr(attention, "causal_attention", lambda *args: called.append(1) or whole(*args))
+    other, blocked = prefill(params, config, tokens, lengths)
+    assert called
+    np.testing.assert_allclose(other, logits, atol=1e-4)
+    np.testing.assert_allclose(blocked.k, cache.k, atol=1e-4)

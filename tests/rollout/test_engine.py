@@ -156,6 +156,69 @@ def test_results_do_not_depend_on_slots_chunks_or_neighbours(engine, params, pro
     assert_matches_forward(params, prompts, expected, sampling)  # in left-over slots, too
 
 
+def calls_of(engine, monkeypatch):
+    """The programs that an engine runs, in order."""
+    names, original = [], Engine._call
+
+    def call(self, name, *args, **kwargs):
+        names.append(name)
+        return original(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(Engine, "_call", call)
+    return names
+
+
+def test_limits_of_single_samples_with_blocks_that_share_and_shrink(engine, params, prompts, monkeypatch):
+    """Free blocks take over waiting samples, and few samples go on in few rows: nobody's tokens change."""
+    plain = engine.generate(params, prompts, 4, Sampling(), jax.random.key(7))
+    names = calls_of(engine, monkeypatch)
+    limits = np.random.default_rng(1).integers(1, T + 1, (6, 4))
+    limits[0], limits[1:4] = T, 1  # the first prompt's samples wait while others' blocks are free already
+    other = make_engine(slots=16, chunk=2)
+    groups = list(other.stream(params, prompts, 4, Sampling(), jax.random.key(7), limits=limits))
+    assert {"copy_prompts", "taken"} <= set(names)
+    assert names.count("read_prompts") <= 3 and sorted(group.index for group in groups) == list(range(6))
+    for group in groups:
+        assert group.lengths.tolist() == limits[group.index].tolist()
+        for sample, length in enumerate(group.lengths):
+            assert (group.tokens[sample, :length] == plain.tokens[group.index, sample, :length]).all()
+            assert not group.tokens[sample, length:].any()
+            np.testing.assert_allclose(
+                group.logprobs[sample, :length], plain.logprobs[group.index, sample, :length], atol=1e-5
+            )
+    with pytest.raises(InputError, match=r"limits: shape \(1, 4\), needs one for each of \(6, 4\)"):
+        engine.stream(params, prompts, 4, Sampling(), jax.random.key(7), limits=limits[:1])
+    with pytest.raises(InputError, match=f"limits: must be in 1..{T}"):
+        engine.stream(params, prompts, 4, Sampling(), jax.random.key(7), limits=limits * 0)
+
+
+def test_a_ring_that_grows_and_goes_round(params, prompts, monkeypatch):
+    long = {"max_completion_length": 40, "max_prompt_length": 20}
+    limits = np.random.default_rng(2).integers(1, 41, (6, 3))
+    expected = Engine(CONFIG, None, **long).generate(params, prompts, 3, Sampling(), jax.random.key(4))
+    names = calls_of(None, monkeypatch)
+    monkeypatch.setattr("thoth_jax.rollout.engine._SMALLEST_RING", 1)
+    small = Engine(CONFIG, None, **long, slots=4, chunk=5)
+    for group in small.stream(params, prompts, 3, Sampling(), jax.random.key(4), limits=limits):
+        for sample, length in enumerate(limits[group.index]):
+            assert (group.tokens[sample, :length] == expected.tokens[group.index, sample, :length]).all()
+            np.testing.assert_allclose(
+                group.logprobs[sample, :length], expected.logprobs[group.index, sample, :length], atol=1e-5
+            )
+    assert names.count("grown") == 2 * (2 * CONFIG.num_layers + 1)  # 16, 32 and 48 columns
+    assert names.count("decode_chunk") * 5 > 96  # more steps than columns
+
+
+def test_what_is_under_way_can_be_watched(engine, params, prompts):
+    seen = []
+    whole = engine.generate(params, prompts, 2, Sampling(), jax.random.key(5))
+    for _ in engine.stream(params, prompts, 2, Sampling(), jax.random.key(5), watch=lambda *found: seen.append(found)):
+        pass
+    assert {len(tokens) for _, _, tokens in seen} >= {4, 8}
+    for prompt, sample, tokens in seen:
+        assert (tokens == whole.tokens[prompt, sample, : len(tokens)]).all()
+
+
 def test_stop_tokens_lengths_and_reasons(engine, params, prompts):
     plain = engine.generate(params, prompts, 3, Sampling(), jax.random.key(8))
     stop_ids = (3, 40, 41)

@@ -162,6 +162,7 @@ class Engine:
         should_stop: Callable[[], bool] | None = None,
         noise_ids: Sequence[int] | None = None,
         limits: Sequence[Sequence[int]] | None = None,
+        watch: Callable[[int, int, np.ndarray], None] | None = None,
     ) -> Iterator[Group]:
         """Sample `group_size` completions of each prompt and yield each prompt's group as soon as it is complete.
 
@@ -180,6 +181,7 @@ class Engine:
             are dropped.
           noise_ids: a number (0 to 2^31 - 1) per prompt that its noise is folded from; None: its index.
           limits: [P][G] at most so many tokens of each sample; None: sampling.max_tokens for all of them.
+          watch: called between chunks with (prompt, sample, its tokens so far) of every sample under way.
 
         Raises:
           InputError: (at the call) a prompt is empty, too long or holds an id outside of the vocabulary; group_size,
@@ -204,7 +206,7 @@ class Engine:
             raise InputError(f"limits: must be in 1..{limit}")
         sampling = dataclasses.replace(sampling, max_tokens=None)  # limits are data, they need not compile anew
         work = _Work(prompts, group_size, sampling, np.asarray(limits), noise_ids)
-        return self._run(params, lora, work, key, should_stop or (lambda: False))
+        return self._run(params, lora, work, key, should_stop or (lambda: False), watch)
 
     def _checked(self, index: int, prompt: Sequence[int]) -> np.ndarray:
         prompt = np.asarray(prompt, np.int32)
@@ -245,7 +247,7 @@ class Engine:
         step = shards if self._fixed_slots else math.lcm(shards, 8 // math.gcd(width, 8))  # so that few are compiled
         return _rounded(_rounded(wanted, width) // width, step), width
 
-    def _run(self, params, lora, work: "_Work", key, should_stop) -> Iterator[Group]:
+    def _run(self, params, lora, work: "_Work", key, should_stop, watch) -> Iterator[Group]:
         if not work.prompts:
             return
         blocks, width = self._shape_for(len(work.prompts), work.group_size)
@@ -266,6 +268,8 @@ class Engine:
                 "decode_chunk", *weights, slots, key, config=self.config, sampling=work.sampling, steps=self.chunk
             )
             yield from host.collect(*fetch((tokens, logprobs, slots.count, slots.remaining)))
+            if watch is not None:
+                host.show(watch)
             smaller = host.smaller(ring, room, self._shards)
             if smaller is not None:
                 slots = self._shrink(slots, *smaller)
@@ -455,6 +459,12 @@ class _Host:
                 last = group.tokens[np.arange(self.work.group_size), group.lengths - 1]
                 reasons = tuple("stop" if token in self.work.sampling.stop_ids else "length" for token in last.tolist())
                 yield group.replace(finish_reason=reasons)
+
+    def show(self, watch: Callable[[int, int, np.ndarray], None]) -> None:
+        """Tell `watch` what the samples under way have so far."""
+        for row, block, sample in self._working():
+            prompt = self._prompt[block]
+            watch(prompt, sample, self._groups[prompt].tokens[sample, : self._count[row]])
 
     def smaller(self, ring: int, room: int, shards: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Once nothing waits any more: fewer blocks for the rows that still work, where that is worth a copy.
