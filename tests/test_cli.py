@@ -180,7 +180,7 @@ def test_a_prompt_over_the_limit_is_refused_truncated_or_dropped(capsys, tmp_pat
     assert "example '0'" in (line := refused(capsys, *words)) and "max_prompt_length=40" in line
     for policy, expected in (("truncate", "1 truncated, 0 dropped"), ("drop", "0 truncated, 1 dropped")):
         with caplog.at_level("WARNING"):
-            assert run(capsys, *words, f"--config.overlong={policy}")[0] == 0
+            assert run(capsys, *words, f"--config.too_long={policy}")[0] == 0
         assert expected in caplog.text
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from thoth_jax import config as configuration
+from thoth_jax.config_presets import ELSEWHERE
 from thoth_jax.errors import InputError
 
 
@@ -229,8 +230,85 @@ def test_published_values(repo):
         "k3",
         0.0,
     )
-    assert (rl.max_prompt_length, rl.max_completion_length, rl.overlong, rl.temperature) == (1024, 1024, "drop", 1.0)
+    assert (rl.max_prompt_length, rl.max_completion_length, rl.too_long, rl.temperature) == (1024, 1024, "drop", 1.0)
 
 
 def test_stage_rl_has_no_dropout():
     assert "read by stage pretrain and sft only" in refused("stage=rl", "lora.dropout=0.1")
+
+
+PRESETS = {
+    "grpo": {"aggregation": "sequence_mean_token_mean", "kl_coef": 0.04, "scale_rewards": "group"},
+    "dapo": {"epsilon_high": 0.28, "aggregation": "token_mean", "kl_coef": 0.0, "overlong.buffer": 20},
+    "dr_grpo": {"scale_rewards": "none", "aggregation": "constant", "constant": 100.0},
+    "gspo": {"level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+    "rloo": {"baseline": "leave_one_out", "scale_rewards": "none", "kl_in_reward": 0.05},
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_sets_keys_that_the_user_does_not(preset, tmp_path):
+    words = ["stage=rl", f"preset={preset}", "max_completion_length=100"]
+    config = configuration.load(None, words)
+    flat = configuration.flatten(config)
+    assert {name: flat[name] for name in PRESETS[preset]} == PRESETS[preset] and config.preset == preset
+    # The command line goes before the preset, also where it names the stage's default.
+    own = configuration.load(None, [*words, "epsilon_low=0.1", "scale_rewards=batch"])
+    assert (own.epsilon_low, own.scale_rewards) == (0.1, "batch")
+    # A run's config.json holds the values themselves.
+    file = tmp_path / "config.json"
+    file.write_text(configuration.to_json(own))
+    assert configuration.load(str(file)).to_dict() == own.to_dict()
+
+
+def test_a_preset_in_and_over_a_file(tmp_path):
+    file = tmp_path / "own.py"
+    start = "from thoth_jax import config as c\ndef get_config():\n    config = c.defaults('rl')\n"
+    file.write_text(f"{start}    config.preset = 'gspo'\n    config.epsilon_high = 0.5\n    return config\n")
+    config = configuration.load(str(file))
+    assert (config.level, config.epsilon_low, config.epsilon_high) == ("sequence", 3e-4, 0.5)
+    file.write_text(f"{start}    config.epsilon_high = 0.5\n    return config\n")
+    assert configuration.load(str(file)).epsilon_high == 0.5
+    assert configuration.load(str(file), ["preset=dapo"]).epsilon_high == 0.28
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["num_generations=4"], "unknown key 'num_generations': TRL and Tunix's num_generations is group_size here"),
+        (["beta=0.1"], "beta is kl_coef here"),
+        (["actor.clip_ratio_high=0.3"], "verl's clip_ratio_high is epsilon_high here"),
+        (["use_vllm=true"], "training samples with its own engine"),
+        (["endpoint=http://x"], "training samples with its own engine"),
+        (["actor_rollout_ref.rollout.name=vllm"], "training samples with its own engine"),
+        (["overlong=drop"], "'overlong' is a group of keys: set overlong.buffer, overlong.penalty; items over the"),
+        (
+            ["prompts_per_step=8", "prompts_per_update=3"],
+            "prompts_per_step=8 is not a multiple of prompts_per_update=3",
+        ),
+        (["overlong.buffer=999"], "overlong.buffer=999 is more than max_completion_length=256"),
+        (["overlong.penalty=2"], "overlong.penalty=2.0 is read only with overlong.buffer, which is 0"),
+        (["dynamic_sampling.filter=outcome"], "is read only with dynamic_sampling.max_rounds, which is 0"),
+        (["kl_clamp=20,10"], "kl_clamp=(20.0, 10.0) is read only with kl_coef"),
+        (["kl_coef=1", "kl_clamp=20"], "kl_clamp=('20',): expected two positive numbers, as 20,10"),
+        (["kl_coef=1", "kl_clamp=0,1"], "expected two positive numbers"),
+        (["preset=dap"], "preset='dap'"),
+    ],
+)
+def test_names_and_values_of_stage_rl_that_are_refused(words, message):
+    assert message in refused("stage=rl", *words)
+
+
+def test_every_answer_to_another_librarys_name_is_a_key_here():
+    for name, (_, here) in ELSEWHERE.items():
+        words = here.replace(",", " ").replace(":", " ").split()
+        assert any(word.split("=")[0] in configuration.KEYS for word in words) or "preset" in here, name
+        assert name not in configuration.KEYS
+
+
+def test_a_clamp_comes_from_a_file_as_from_the_command_line(tmp_path):
+    config = configuration.load(None, ["stage=rl", "kl_coef=1", "kl_clamp=20,10"])
+    file = tmp_path / "config.json"
+    file.write_text(configuration.to_json(config))
+    assert configuration.load(str(file)).kl_clamp == config.kl_clamp == (20.0, 10.0)
+    assert configuration.load(str(file), ["kl_clamp=none"]).kl_clamp is None

@@ -12,6 +12,7 @@ ROOMS = (
     "errors",
     "plugins",
     "config_keys",
+    "config_presets",
     "config",
     "sharding",
     "task",

@@ -19,6 +19,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from thoth_jax.config_keys import FREE, KEYS, STAGES, Key, describe, keys_of
+from thoth_jax.config_presets import elsewhere, preset_values
 from thoth_jax.errors import InputError, first_line, nearest
 from thoth_jax.plugins import alternatives, check_type, import_object, parameters_of
 
@@ -97,8 +98,23 @@ def load(path: str | None, overrides: Sequence[str] = (), set_keys: Mapping[str,
             config.task_args[argument] = _parse_task_arg(config.task, argument, text)
         else:
             _assign(config, name, _parse(name, _lookup(name, stage, f"--config.{name}"), text), f"--config.{name}")
+    if stage == "rl" and not (path and path.endswith(".json") and "preset" not in dict(pairs)):
+        _fill_in_preset(config, {**dict(pairs), **(set_keys or {})}, flatten(tree))
     validate(config)
     return config
+
+
+def _fill_in_preset(config: ConfigDict, given: Mapping[str, Any], in_file: Mapping[str, Any]) -> None:
+    """Set the keys of config.preset.
+
+    What the command line sets stays. So does what a file sets, if the file names the preset, too; a preset of the
+    command line goes before a file. (A run's config.json holds the values themselves: nothing is left to fill in.)
+    """
+    own = keys_of(config.stage)
+    for name, value in preset_values(config.preset, config.max_completion_length).items():
+        changed = name in in_file and in_file[name] != own[name].default and "preset" not in given
+        if name not in given and not changed:
+            _assign(config, name, value, f"preset {config.preset}")
 
 
 def from_file(path: str) -> ConfigDict:
@@ -184,6 +200,8 @@ def _message(error: BaseException) -> str:
         found = re.search(r'Key "(\w+)" does not exist|instead of "(\w+)"', str(error))
         if found:
             unknown = found[1] or found[2]
+            if known := elsewhere(unknown):
+                return f"unknown key {unknown!r}: {known}"
             return f"unknown key {unknown!r}{nearest(unknown, {name.rpartition('.')[2] for name in KEYS})}"
     return first_line(error)
 
@@ -198,7 +216,10 @@ def _lookup(name: str, stage: str, where: str) -> Key:
     groups = {key.rpartition(".")[0] for key in keys} - {""}
     if name in groups:
         members = ", ".join(key for key in keys if key.startswith(f"{name}."))
-        raise InputError(f"{where}: {name!r} is a group of keys: set {members}")
+        hint = "; items over the length limit follow too_long" if name == "overlong" else ""
+        raise InputError(f"{where}: {name!r} is a group of keys: set {members}{hint}")
+    if known := elsewhere(name):
+        raise InputError(f"{where}: unknown key {name!r}: {known}")
     raise InputError(f"{where}: unknown key {name!r}{nearest(name, KEYS)}")
 
 
@@ -255,6 +276,8 @@ def _check(name: str, key: Key, value: Any, where: str) -> Any:
         value = tuple(value)
     if key.type is tuple and isinstance(value, str) and name not in FREE:
         value = _parts(value)
+    if name == "kl_clamp":
+        value = _two_numbers(name, value, where)
     if not isinstance(value, key.type) or (key.type is int and isinstance(value, bool)):
         raise InputError(f"{where}: {name}={value!r}: expected {key.type.__name__}, got {type(value).__name__}")
     if key.choices and value not in key.choices:
@@ -267,6 +290,16 @@ def _check(name: str, key: Key, value: Any, where: str) -> Any:
     if maximum is not None and value > maximum:
         raise InputError(f"{where}: {name}={value!r}: must be at most {maximum}")
     return value
+
+
+def _two_numbers(name: str, value: Any, where: str) -> tuple[float, float]:
+    try:
+        first, second = (float(part) for part in value)
+    except (TypeError, ValueError):
+        first = second = math.nan
+    if not (0 < first < math.inf and 0 < second < math.inf):
+        raise InputError(f"{where}: {name}={value!r}: expected two positive numbers, as 20,10")
+    return first, second
 
 
 def _parse_task_arg(task_path: str, name: str, text: str) -> Any:
@@ -315,6 +348,23 @@ def validate(config: ConfigDict) -> None:
             raise InputError(
                 f"constant={config.constant} is read only with aggregation=constant, here it is {config.aggregation}"
             )
+        if config.prompts_per_update and config.prompts_per_step % config.prompts_per_update:
+            raise InputError(
+                f"prompts_per_step={config.prompts_per_step} is not a multiple of "
+                f"prompts_per_update={config.prompts_per_update}"
+            )
+        if config.overlong.buffer > config.max_completion_length:
+            raise InputError(
+                f"overlong.buffer={config.overlong.buffer} is more than "
+                f"max_completion_length={config.max_completion_length}"
+            )
+        for unread, value, default, reader in (
+            ("overlong.penalty", config.overlong.penalty, 1.0, "overlong.buffer"),
+            ("dynamic_sampling.filter", config.dynamic_sampling.filter, "raw", "dynamic_sampling.max_rounds"),
+            ("kl_clamp", config.kl_clamp, None, "kl_coef"),
+        ):
+            if value != default and not flatten(config)[reader]:
+                raise InputError(f"{unread}={value!r} is read only with {reader}, which is 0")
     if not config.num_steps and not config.num_epochs:
         raise InputError("num_steps and num_epochs are both 0: there is nothing to train")
 

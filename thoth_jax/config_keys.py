@@ -79,10 +79,10 @@ KEYS: dict[str, Key] = {
     "train_examples": Key(0, "training items (documents in stage pretrain), the first of them; 0: all", minimum=0),
     "batch_size": Key(16, "rows of an update", _LM, minimum=1),
     "max_length": Key(
-        512, "tokens of a row; longer documents are split, longer examples follow `overlong`", _LM, minimum=2
+        512, "tokens of a row; longer documents are split, longer examples follow `too_long`", _LM, minimum=2
     ),
     "packing": Key(True, "several examples in a row, kept apart by segment ids", ("sft",)),
-    "overlong": Key(
+    "too_long": Key(
         "refuse",
         "an item over the length limit: refuse, or truncate or drop and count it",
         _CHAT,
@@ -96,10 +96,19 @@ KEYS: dict[str, Key] = {
     ),
     "loss_chunk_size": Key(1024, "tokens whose logits exist at one time", minimum=1),
     # Reinforcement learning.
+    "preset": Key(
+        "none",
+        "an algorithm, whose keys are set where you do not set them (docs/rl.md)",
+        _RL,
+        choices=("none", "grpo", "dapo", "dr_grpo", "gspo", "rloo"),
+    ),
     "prompts_per_step": Key(8, "P, prompts of a step", _RL, minimum=1),
+    "prompts_per_update": Key(
+        0, "prompts of an update, a part of prompts_per_step (mini-batches); 0: all of them", _RL, minimum=0
+    ),
     "group_size": Key(8, "G, samples of a prompt", _RL, minimum=2),
     "temperature": Key(1.0, "sampling temperature; divides the training logits too", _RL, minimum=1e-3),
-    "max_prompt_length": Key(512, "tokens of a prompt; longer ones follow `overlong`", _CHAT, minimum=1),
+    "max_prompt_length": Key(512, "tokens of a prompt; longer ones follow `too_long`", _CHAT, minimum=1),
     "max_completion_length": Key(256, "tokens of a sampled answer", minimum=1),
     "num_iterations": Key(1, "updates on each batch of rollouts", _RL, minimum=1),
     "epsilon_low": Key(0.2, "the ratio is clipped below at 1 - epsilon_low", _RL, minimum=0.0, maximum=1.0),
@@ -137,6 +146,13 @@ KEYS: dict[str, Key] = {
         0.0, "weight of the KL to the reference policy, summed over an answer, taken off its reward", _RL, minimum=0.0
     ),
     "kl_estimator": Key("k3", "estimator of that KL", _RL, choices=("k3", "k1", "k2", "abs")),
+    "kl_clamp": Key(
+        None,
+        "largest |logp - logp_ref| and largest KL of a token, as 20,10; none: off",
+        _RL,
+        optional=True,
+        kind=tuple,
+    ),
     "entropy_coef": Key(0.0, "weight of an entropy bonus", _RL),
     "rollout_correction.level": Key(
         "none",
@@ -147,6 +163,16 @@ KEYS: dict[str, Key] = {
     "rollout_correction.cap": Key(2.0, "the largest of these weights", _RL, minimum=1e-6),
     "rollout_correction.mode": Key(
         "truncate", "a weight above the cap becomes the cap, or 0", _RL, choices=("truncate", "mask")
+    ),
+    "overlong.buffer": Key(
+        0, "tokens before max_completion_length over which a length penalty grows; 0: no penalty", _RL, minimum=0
+    ),
+    "overlong.penalty": Key(1.0, "what it takes off the reward at most", _RL, minimum=0.0),
+    "dynamic_sampling.max_rounds": Key(
+        0, "replace prompts whose samples do not differ in reward, in at most so many rounds; 0: off", _RL, minimum=0
+    ),
+    "dynamic_sampling.filter": Key(
+        "raw", "the reward in which they must differ: raw (before shaping), or the name of a part of it", _RL
     ),
     "mask_truncated": Key(False, "answers cut off at the length limit give no loss", _RL),
     "slots": Key(0, "rows that are decoded together; 0: all of a step", _RL, minimum=0),

@@ -24,7 +24,7 @@ def get_config():
     config.tokens_per_microbatch = 32 * 8 * 2048  # 32 rows per GPU
     config.max_prompt_length = 1024
     config.max_completion_length = 1024
-    config.overlong = "drop"  # overlong prompts filtered
+    config.too_long = "drop"  # overlong prompts filtered
     config.temperature = 1.0
 
     config.epsilon_low = 0.2

@@ -29,7 +29,7 @@ def get_config():
     # max_samples 1000000 of the YAML is a cap on rows; cut the file instead.
 
     # Not stated anywhere, our choice (the defaults of the tool that was used, where it has one).
-    config.overlong = "truncate"
+    config.too_long = "truncate"
     config.max_prompt_length = 4096
     config.max_completion_length = 1024
     config.weight_decay = 0.0

@@ -87,7 +87,7 @@ def test_a_few_steps_with_adapters_on_real_samples(model, shared, tmp_path, stag
         "train_examples": 1,
         "eval_examples": 1,
         "max_prompt_length": 512,
-        "overlong": "drop",
+        "too_long": "drop",
         "learning_rate": 1e-3,
         "max_completion_length": 16,
     }

@@ -59,7 +59,7 @@ def encode_examples(
     *,
     max_length: int,
     max_prompt_length: int,
-    overlong: str,
+    too_long: str,
     enable_thinking: bool,
 ) -> Encoded:
     """Chat prompt + gold answer + end token; only the answer and its end token are learnt.
@@ -67,7 +67,7 @@ def encode_examples(
     Args:
       max_length: (input, target) pairs of prompt and answer together.
       max_prompt_length: tokens of the prompt.
-      overlong: "refuse", "drop", or "truncate" (the prompt keeps its end, the answer its beginning).
+      too_long: "refuse", "drop", or "truncate" (the prompt keeps its end, the answer its beginning).
 
     Raises:
       InputError: an item is too long under "refuse", or none is left.
@@ -78,13 +78,13 @@ def encode_examples(
         prompt = tokenizer.encode_prompt(task.messages(example), enable_thinking=enable_thinking)
         answer = tokenizer.encode_answer(task.target(example))
         if len(prompt) > max_prompt_length or len(prompt) + len(answer) > max_length + 1:
-            if overlong == "refuse":
+            if too_long == "refuse":
                 raise InputError(
                     f"example {example.id!r}: {len(prompt)} prompt + {len(answer)} answer tokens, over "
                     f"max_prompt_length={max_prompt_length} or max_length={max_length}; "
-                    "raise them, or set overlong=truncate or overlong=drop"
+                    "raise them, or set too_long=truncate or too_long=drop"
                 )
-            if overlong == "drop":
+            if too_long == "drop":
                 dropped += 1
                 continue
             truncated += 1
@@ -95,11 +95,11 @@ def encode_examples(
         learn[len(prompt) :] = True
         encoded.examples.append(example)
         encoded.samples.append(Sample(np.asarray(prompt + answer, np.int32), learn))
-    return _finish(encoded, truncated, dropped, overlong)
+    return _finish(encoded, truncated, dropped, too_long)
 
 
 def encode_prompts(
-    task: Task, examples: Sequence[Example], tokenizer, *, max_prompt_length: int, overlong: str, enable_thinking: bool
+    task: Task, examples: Sequence[Example], tokenizer, *, max_prompt_length: int, too_long: str, enable_thinking: bool
 ) -> Encoded:
     """Chat prompts up to the point where the policy answers.
 
@@ -111,24 +111,24 @@ def encode_prompts(
     for example in examples:
         prompt = tokenizer.encode_prompt(task.messages(example), enable_thinking=enable_thinking)
         if len(prompt) > max_prompt_length:
-            if overlong == "refuse":
+            if too_long == "refuse":
                 raise InputError(
                     f"example {example.id!r}: the prompt has {len(prompt)} tokens, over max_prompt_length="
-                    f"{max_prompt_length}; raise it, or set overlong=truncate or overlong=drop"
+                    f"{max_prompt_length}; raise it, or set too_long=truncate or too_long=drop"
                 )
-            if overlong == "drop":
+            if too_long == "drop":
                 dropped += 1
                 continue
             truncated += 1
             prompt = prompt[-max_prompt_length:]
         encoded.examples.append(example)
         encoded.prompts.append(prompt)
-    return _finish(encoded, truncated, dropped, overlong)
+    return _finish(encoded, truncated, dropped, too_long)
 
 
-def _finish(encoded: Encoded, truncated: int, dropped: int, overlong: str) -> Encoded:
+def _finish(encoded: Encoded, truncated: int, dropped: int, too_long: str) -> Encoded:
     if truncated or dropped:
-        logger.warning("over the length limit: %d truncated, %d dropped (overlong=%s)", truncated, dropped, overlong)
+        logger.warning("over the length limit: %d truncated, %d dropped (too_long=%s)", truncated, dropped, too_long)
     if not encoded.examples:
         raise InputError("no item is left: the data set is empty, or all of it is over the length limit")
     return dataclasses.replace(encoded, truncated=truncated, dropped=dropped)

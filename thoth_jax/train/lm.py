@@ -46,6 +46,8 @@ class LmStage:
     num_steps: updates of the whole run.
     """
 
+    updates_per_step = 1
+
     def __init__(self, run: Run):
         self._run = run
         config = self.config = run.config
@@ -79,7 +81,7 @@ class LmStage:
         config, run = self.config, self._run
         return encode_examples(
             run.task, examples, run.tokenizer, max_length=config.max_length, max_prompt_length=config.max_prompt_length,
-            overlong=config.overlong, enable_thinking=config.enable_thinking,
+            too_long=config.too_long, enable_thinking=config.enable_thinking,
         )  # fmt: skip
 
     def _eval_prompts(self):
@@ -108,6 +110,12 @@ class LmStage:
             f"rows: {shape[0]} x {shape[1]} tokens, {learnt} learnt ({learnt / self._rows.tokens.size:.0%})\n"
             f"update: {c.batch_size} rows, {self.num_steps} updates ({epochs:.2f} epochs)"
         )
+
+    def position(self) -> None:
+        """Nothing: the number of the step says which rows come next."""
+
+    def resume(self, position: None, step: int) -> None:
+        """Go on from step `step`."""
 
     def step(self, state: TrainState, index: int, should_stop) -> tuple[TrainState, dict] | None:
         """Update number `index` (from 0)."""

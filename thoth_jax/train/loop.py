@@ -152,6 +152,7 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
     start = 0
     if restored := checkpoints.restore(state):
         state, start = restored[0], restored[1]["step"]
+        stage.resume(restored[1].get("sampling"), start)
         logger.info("continuing from step %d of %d", start, stage.num_steps)
     metrics = Metrics(run_dir, start)
     saved = start
@@ -167,7 +168,8 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
         nonlocal saved
         if not bool(_all_finite(state.trainable)):
             raise FloatingPointError(f"step {step}: a parameter is not finite; the newest checkpoint is from before it")
-        checkpoints.save(step, state, {"step": step, "config": json.loads(configuration.to_json(config))})
+        position = {"step": step, "config": json.loads(configuration.to_json(config)), "sampling": stage.position()}
+        checkpoints.save(step, state, position)
         saved = step
 
     try:
@@ -207,7 +209,7 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             if step == stage.num_steps or step % config.save_every == 0:
                 save(step)
         bar.close()
-        done = int(state.step) // (config.num_iterations if config.stage == "rl" else 1)
+        done = int(state.step) // stage.updates_per_step
         if saved < done < stage.num_steps:
             save(done)
         summary = epath.Path(run_dir) / "summary.json"

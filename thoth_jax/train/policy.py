@@ -1,6 +1,5 @@
 """Stage rl: sample groups of answers, reward them with verifiable rewards, update the policy (GRPO)."""
 
-import concurrent.futures
 import dataclasses
 import functools
 import logging
@@ -11,20 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from thoth_jax.data.order import EpochOrder
+from thoth_jax.config_presets import PRESETS
 from thoth_jax.models import hidden_states, token_logprobs
 from thoth_jax.rewards.compose import check_specs, compose
 from thoth_jax.rl.advantages import group_advantages, has_spread
 from thoth_jax.rl.formula import formula
-from thoth_jax.rl.metrics import mean_metrics
+from thoth_jax.rl.metrics import combine_metrics, mean_metrics
 from thoth_jax.rl.objectives import loss_weight, policy_loss
-from thoth_jax.rl.shaping import kl_in_reward, mask_truncated, rollout_metrics, rollout_weights
+from thoth_jax.rl.shaping import kl_in_reward, mask_truncated, overlong_penalty, rollout_metrics, rollout_weights
 from thoth_jax.rollout import Engine, Sampling
-from thoth_jax.sharding import agreed, fetch
-from thoth_jax.task import Completion, Rewards, check_gold
+from thoth_jax.sharding import fetch
+from thoth_jax.task import Rewards, check_gold
 from thoth_jax.train.build import Run
+from thoth_jax.train.groups import GroupSource, RewardedGroup
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
-from thoth_jax.train.sampling import Answerer, completion_metrics, completion_of, prompts_of
+from thoth_jax.train.sampling import Answerer, completion_metrics, length_metrics, prompts_of
 from thoth_jax.train.state import TrainState, apply_update, microbatches, place, summed_gradient
 
 logger = logging.getLogger(__name__)
@@ -62,11 +62,12 @@ class RlStage:
         self._examples, self._prompts = encoded.examples, encoded.prompts
         held_out = prompts_of(run, "eval", config.eval_examples, checked)
         self._longest = max(map(len, self._prompts))
-        self._order = EpochOrder(len(self._prompts), config.seed)
         self.num_steps = config.num_steps or max(
             1, math.ceil(config.num_epochs * len(self._prompts) / config.prompts_per_step)
         )
-        updates = self.num_steps * config.num_iterations
+        self._prompts_per_update = config.prompts_per_update or config.prompts_per_step
+        self.updates_per_step = config.num_iterations * (config.prompts_per_step // self._prompts_per_update)
+        updates = self.num_steps * self.updates_per_step
         self.optimizer = make_optimizer(config, updates)
         self._schedule = learning_rate_schedule(config, updates)
         self._sampling = Sampling(
@@ -79,6 +80,7 @@ class RlStage:
             max_completion_length=config.max_completion_length,
             slots=config.slots or config.prompts_per_step * config.group_size,
         )
+        self._source = GroupSource(run, self._prompts, self._examples, self._rewards, self._engine, self._sampling)
         self._eval_examples = held_out.examples
         self._answer = Answerer(run, held_out.prompts, config.max_prompt_length)
         self._reference = None
@@ -104,6 +106,7 @@ class RlStage:
             "constant",
             "kl_coef",
             "kl_estimator",
+            "kl_clamp",
             "entropy_coef",
         )
         correction = None if c.rollout_correction.level == "none" else c.rollout_correction.to_dict()
@@ -119,48 +122,77 @@ class RlStage:
         c = self.config
         options = {**self._options()["loss"], "scale_rewards": c.scale_rewards, "baseline": c.baseline}
         options["kl_in_reward"] = c.kl_in_reward
+        options |= {"mask_truncated": c.mask_truncated, "temperature": c.temperature}
+        options |= {"overlong": (c.overlong.buffer, c.overlong.penalty), "num_iterations": c.num_iterations}
+        options["max_completion_length"] = c.max_completion_length
         if correction := self._options()["correction"]:
             options["rollout_correction"] = tuple(correction[name] for name in ("level", "cap", "mode"))
         rows = c.prompts_per_step * c.group_size
+        drawn = ""
+        if c.dynamic_sampling.max_rounds:
+            drawn = (
+                f"\ndynamic sampling: prompts whose samples do not differ in {c.dynamic_sampling.filter!r} are "
+                f"replaced, in at most {c.dynamic_sampling.max_rounds} rounds"
+            )
+        size = self._prompts_per_update * c.group_size
+        if c.preset != "none":
+            own = ", ".join(PRESETS[c.preset])
+            drawn += f"\npreset: {c.preset} (sets {own}, where you do not)"
         return (
             f"objective: {formula(**options)}\n"
             f"rollouts: {c.prompts_per_step} prompts x {c.group_size} samples, "
-            f"prompts up to {self._longest} tokens, answers up to {c.max_completion_length}\n"
-            f"update: {c.num_iterations} x {rows} rows, {self.num_steps} steps over {len(self._prompts)} prompts"
+            f"prompts up to {self._longest} tokens, answers up to {c.max_completion_length}{drawn}\n"
+            f"update: {c.num_iterations} x {rows // size} x {size} rows, {self.num_steps} steps over "
+            f"{len(self._prompts)} prompts"
         )
+
+    def position(self) -> dict:
+        """What a checkpoint keeps of the sampling, see `GroupSource`."""
+        return self._source.position()
+
+    def resume(self, position: dict | None, step: int) -> None:
+        """Go on with the sampling where a checkpoint of rollout step `step` left off."""
+        self._source.resume(position, step)
 
     def step(self, state: TrainState, index: int, should_stop) -> tuple[TrainState, dict] | None:
         """Rollout step `index` (from 0); None if `should_stop` came true while sampling (the state is unchanged)."""
         config, started = self.config, time.perf_counter()
-        chosen = self._order.take(index * config.prompts_per_step, config.prompts_per_step)
-        sampled = self._rollout(state, chosen, index, should_stop)
-        if sampled is None:
+        draw = self._source.draw(state, index, should_stop)
+        if draw is None:
             return None
-        groups, completions, rewards, waited = sampled
-        total, valid = agreed((rewards.total, rewards.valid))
-        rewards = dataclasses.replace(rewards, total=total, valid=valid)
         rollout_time = time.perf_counter() - started
-        shape = (config.prompts_per_step, config.group_size)
-        batch = self._batch(chosen, groups, rewards.valid)
-        micro = self._with_logprobs(state, self._placed(batch))
-        penalty = self._kl_penalty(micro, batch["loss_mask"])
+        rewards, shape = _joined(draw.groups), (config.prompts_per_step, config.group_size)
+        batch = self._batch(draw.groups, index, rewards.valid)
+        parts = self._parts(batch)
+        penalty = self._kl_penalty(state, parts, batch["loss_mask"])
+        shaped = rewards.total - penalty + self._overlong(draw.groups)
         advantages = group_advantages(
-            (rewards.total - penalty).reshape(shape),
+            shaped.reshape(shape),
             scale_rewards=config.scale_rewards,
             baseline=config.baseline,
             valid=rewards.valid.reshape(shape),
         )
-        advantages = np.where(batch["loss_mask"], np.asarray(advantages).reshape(-1, 1), 0.0).astype(np.float32)
-        micro["advantages"] = self._placed({"tokens": batch["tokens"], "advantages": advantages})["advantages"]
-        state, metrics = self._train(state, micro, index)
+        batch["advantages"] = np.where(batch["loss_mask"], np.asarray(advantages).reshape(-1, 1), 0.0).astype(
+            np.float32
+        )
+        state, metrics = self._train(state, batch, parts, index)
+        self._source.commit(draw)
         if config.kl_in_reward:
             metrics["rewards/kl_penalty"] = _mean(penalty, rewards.valid)
+        if config.overlong.buffer:
+            metrics["rewards/overlong"] = _mean(self._overlong(draw.groups), rewards.valid)
         metrics.update(self._reward_metrics(rewards, shape))
-        metrics.update(completion_metrics(completions))
+        metrics.update(
+            length_metrics(
+                np.concatenate([group.samples.lengths for group in draw.groups]),
+                [reason for group in draw.groups for reason in group.samples.finish_reason],
+            )
+        )
+        metrics.update(draw.metrics)
         metrics.update(
             {
                 "step_time/rollout": rollout_time,
-                "step_time/reward": waited,
+                "step_time/reward": draw.waited,
                 "step_time/update": time.perf_counter() - started - rollout_time,
                 "tokens": int(batch["loss_mask"].sum()),
                 "compile/count": self._engine.compilations,
@@ -168,90 +200,100 @@ class RlStage:
         )
         return state, metrics
 
-    def _rollout(self, state: TrainState, chosen, index: int, should_stop):
-        """Groups in the order of `chosen`, completions, rewards; these are computed while the device samples on."""
-        config, task = self.config, self._run.task
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 2), index)
-        prompts = [self._prompts[i] for i in chosen]
-        stream = self._engine.stream(
-            state.params, prompts, config.group_size, self._sampling, key, lora=state.lora, should_stop=should_stop
+    def _overlong(self, groups: list[RewardedGroup]) -> np.ndarray:
+        """[B] what overlong.* adds to the rewards; 0 where it is off."""
+        config = self.config
+        lengths = np.concatenate([group.samples.lengths for group in groups])
+        return np.asarray(
+            overlong_penalty(
+                lengths,
+                max_length=config.max_completion_length,
+                buffer=config.overlong.buffer,
+                penalty=config.overlong.penalty,
+            )
         )
-        groups, scored = {}, {}
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            for group in stream:
-                groups[group.index] = group
-                completions = [
-                    completion_of(self._run.tokenizer, group.tokens[g][: group.lengths[g]], group.finish_reason[g])
-                    for g in range(config.group_size)
-                ]
-                examples = [self._examples[chosen[group.index]]] * config.group_size
-                scored[group.index] = completions, pool.submit(compose, task, self._rewards, examples, completions)
-            if len(groups) < len(prompts):
-                return None
-            waiting = time.perf_counter()
-            results = [scored[p][1].result() for p in range(len(prompts))]
-            waited = time.perf_counter() - waiting
-        completions: list[Completion] = [c for p in range(len(prompts)) for c in scored[p][0]]
-        return [groups[p] for p in range(len(prompts))], completions, _joined(results), waited
 
-    def _batch(self, chosen, groups, valid) -> dict[str, np.ndarray]:
+    def _batch(self, groups: list[RewardedGroup], index: int, valid) -> dict[str, np.ndarray]:
         """Rows of prompt + answer, cut to one of a few lengths, with what the loss needs but the advantages."""
-        config, rows = self.config, []
-        for prompt_index, group in zip(chosen, groups, strict=True):
-            prompt = self._prompts[prompt_index]
-            rows += [(prompt, group, g) for g in range(config.group_size)]
-        longest = max(len(prompt) + int(group.lengths[g]) - 1 for prompt, group, g in rows)
+        config = self.config
+        rows = [(group, self._prompts[group.prompt], g) for group in groups for g in range(config.group_size)]
+        longest = max(len(prompt) + int(group.samples.lengths[g]) - 1 for group, prompt, g in rows)
         length = _bucket(longest, self._longest + config.max_completion_length)
         shape = (len(rows), length)
         batch = {name: np.zeros(shape, np.int32) for name in ("tokens", "targets", "segment_ids", "positions")}
         batch["loss_mask"] = np.zeros(shape, bool)
         batch["logp_rollout"] = np.zeros(shape, np.float32)
+        batch["stale"] = np.zeros(shape, bool)
         truncated = np.zeros(len(rows), bool)
-        for row, (prompt, group, g) in enumerate(rows):
-            answer_length = int(group.lengths[g])
-            ids = np.concatenate([np.asarray(prompt, np.int32), group.tokens[g][:answer_length]])
+        for row, (group, prompt, g) in enumerate(rows):
+            samples, answer_length = group.samples, int(group.samples.lengths[g])
+            ids = np.concatenate([np.asarray(prompt, np.int32), samples.tokens[g][:answer_length]])
             width, answer = len(ids) - 1, slice(len(prompt) - 1, len(ids) - 1)
             batch["tokens"][row, :width], batch["targets"][row, :width] = ids[:-1], ids[1:]
             batch["segment_ids"][row, :width], batch["positions"][row, :width] = 1, np.arange(width)
             batch["loss_mask"][row, answer] = valid[row]
-            batch["logp_rollout"][row, answer] = group.logprobs[g][:answer_length]
-            truncated[row] = group.finish_reason[g] == "length"
+            batch["logp_rollout"][row, answer] = samples.logprobs[g][:answer_length]
+            batch["stale"][row] = group.step < index
+            truncated[row] = samples.finish_reason[g] == "length"
         if config.mask_truncated:
             batch["loss_mask"] = np.asarray(mask_truncated(batch["loss_mask"], truncated))
         return batch
+
+    def _parts(self, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
+        """The micro-batches of each update of an iteration, on the mesh."""
+        size = self._prompts_per_update * self.config.group_size
+        rows = len(batch["tokens"])
+        return [
+            self._placed({name: value[start : start + size] for name, value in batch.items()})
+            for start in range(0, rows, size)
+        ]
 
     def _placed(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         cut = microbatches(batch, self.config.tokens_per_microbatch, self._run.batch_shards)
         return place(cut, self._run.mesh)
 
-    def _with_logprobs(self, state: TrainState, micro):
-        """Micro-batches with the log-probabilities by other policies than the one that is trained, where needed."""
-        config = self.config
-        if config.num_iterations > 1 or config.kl_in_reward:
-            # Later updates leave the policy that sampled: the ratio needs its logprobs, by the trainer's own forward.
-            micro["logp_old"] = self._each(micro, state.params, state.lora)
-        if config.kl_coef or config.kl_in_reward:
-            # The base with the adapter off, or the frozen copy of a full-parameter run.
-            micro["logp_ref"] = self._each(micro, state.params if self._reference is None else self._reference, None)
-        return micro
+    def _kl_penalty(self, state: TrainState, parts, mask: np.ndarray) -> np.ndarray:
+        """What kl_in_reward takes off the reward of each row [B]; the parts get the logprobs of other policies.
 
-    def _kl_penalty(self, micro, mask: np.ndarray) -> np.ndarray:
-        """What kl_in_reward takes off the reward of each row [B]."""
-        rows = mask.shape[0]
-        if not self.config.kl_in_reward:
-            return np.zeros(rows, np.float32)
-        old, ref = (
-            np.asarray(part).reshape(-1, mask.shape[1])[:rows] for part in fetch((micro["logp_old"], micro["logp_ref"]))
-        )
-        return -np.asarray(kl_in_reward(np.zeros(rows, np.float32), old, ref, mask, coef=self.config.kl_in_reward))
+        These are taken before the first update: of the policy that sampled, for the ratio, where there is more than
+        one update or a row was sampled by an earlier policy, and of the reference.
+        """
+        config, found = self.config, []
+        for micro in parts:
+            if self.updates_per_step > 1 or config.kl_in_reward or config.dynamic_sampling.max_rounds:
+                own = self._each(micro, state.params, state.lora)
+                micro["logp_old"] = jnp.where(micro["stale"], micro["logp_rollout"], own)
+            if config.kl_coef or config.kl_in_reward:
+                # The base with the adapter off, or the frozen copy of a full-parameter run.
+                micro["logp_ref"] = self._each(
+                    micro, state.params if self._reference is None else self._reference, None
+                )
+            if config.kl_in_reward:
+                pair = fetch((micro["logp_old"], micro["logp_ref"]))
+                rows = self._prompts_per_update * config.group_size
+                found.append([np.asarray(part).reshape(-1, mask.shape[1])[:rows] for part in pair])
+        if not config.kl_in_reward:
+            return np.zeros(len(mask), np.float32)
+        old, ref = (np.concatenate(column) for column in zip(*found, strict=True))
+        return -np.asarray(kl_in_reward(np.zeros(len(mask), np.float32), old, ref, mask, coef=config.kl_in_reward))
 
-    def _train(self, state: TrainState, micro, index: int):
+    def _train(self, state: TrainState, batch, parts, index: int):
+        """All updates of a step: the metrics of the last iteration, over all of its updates."""
         config = self.config
-        for iteration in range(config.num_iterations):
-            update = index * config.num_iterations + iteration
-            state, metrics = self._update(state, micro)
-        metrics = {name: float(value) for name, value in metrics.items()}
-        return state, {**metrics, "lr": float(self._schedule(update))}
+        for micro, own in zip(
+            parts, self._parts({name: batch[name] for name in ("tokens", "advantages")}), strict=True
+        ):
+            micro["advantages"] = own["advantages"]
+            del micro["stale"]
+        for _ in range(config.num_iterations):
+            found, norms = [], []
+            for micro in parts:
+                state, metrics, norm = self._update(state, micro)
+                found.append(metrics)
+                norms.append(norm)
+        metrics = {name: float(value) for name, value in _means(found).items()}
+        update = (index + 1) * self.updates_per_step - 1
+        return state, {**metrics, "grad_norm": float(max(norms)), "lr": float(self._schedule(update))}
 
     def _each(self, micro, params, lora):
         """Log-probabilities [M, b, T] of all micro-batches."""
@@ -300,8 +342,9 @@ class RlStage:
         return metrics, rows
 
 
-def _joined(results: list[Rewards]) -> Rewards:
-    """Rewards of several groups as one, in order."""
+def _joined(groups: list[RewardedGroup]) -> Rewards:
+    """Rewards of several groups as one, in order; those of groups that only fill a place are not valid."""
+    results = [dataclasses.replace(group.rewards, valid=group.rewards.valid & group.kept) for group in groups]
     names = list(results[0].parts)
     return Rewards(
         total=np.concatenate([r.total for r in results]),
@@ -322,6 +365,12 @@ def _bucket(length: int, limit: int) -> int:
     """The smallest of a quarter, half, three quarters or all of `limit` that holds `length`: at most four shapes."""
     quarter = -(-limit // 4)
     return min(-(-length // quarter) * quarter, limit)
+
+
+@jax.jit
+def _means(found: list[dict]) -> dict:
+    """Metrics of several updates as one."""
+    return mean_metrics(functools.reduce(combine_metrics, found))
 
 
 def _update(state: TrainState, batch, *, model, optimizer, options):
@@ -360,4 +409,4 @@ def _update(state: TrainState, batch, *, model, optimizer, options):
     weight = loss_weight(rows, aggregation=loss_options["aggregation"], constant=loss_options["constant"])
     # A step without one valid sample has weight 0 and gradient 0: the update must not be NaN.
     state, norm = apply_update(state, gradient, jnp.maximum(weight, 1.0), optimizer)
-    return state, {**mean_metrics(metrics), "grad_norm": norm}
+    return state, metrics, norm

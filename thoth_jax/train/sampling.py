@@ -57,7 +57,7 @@ def prompts_of(run, split: str, limit: int, check: Callable[[Example], Any] | No
         examples if check is None else usable(run, examples, check),
         run.tokenizer,
         max_prompt_length=config.max_prompt_length,
-        overlong=config.overlong,
+        too_long=config.too_long,
         enable_thinking=config.enable_thinking,
     )
 
@@ -90,13 +90,18 @@ class Answerer:
 
 def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     """Lengths in tokens and how answers ended."""
-    lengths = [len(completion.token_ids) for completion in completions]
+    return length_metrics(
+        [len(completion.token_ids) for completion in completions],
+        [completion.finish_reason for completion in completions],
+    )
+
+
+def length_metrics(lengths: Sequence[int], finish_reasons: Sequence[str]) -> dict[str, float]:
+    """Of B samples, how many tokens they have and how they ended."""
     return {
         "completions/mean_length": float(np.mean(lengths)),
         "completions/max_length": float(np.max(lengths)),
-        "completions/truncated_frac": float(
-            np.mean([completion.finish_reason == "length" for completion in completions])
-        ),
+        "completions/truncated_frac": float(np.mean([reason == "length" for reason in finish_reasons])),
     }
 
 
