@@ -73,6 +73,9 @@ KEYS: dict[str, Key] = {
     "adam_b1": Key(0.9, "decay of the first moment", minimum=0.0, maximum=0.9999),
     "adam_b2": Key(0.95, "decay of the second moment", minimum=0.0, maximum=0.999999),
     "max_grad_norm": Key(1.0, "clip gradients to this global norm; 0: off", minimum=0.0),
+    "stop_after_skipped": Key(
+        3, "stop after so many steps in a row whose gradient was not finite; such a step changes nothing", minimum=1
+    ),
     # Length of the run.
     "num_epochs": Key(1.0, "passes over the data, where num_steps is 0", minimum=0.0),
     "num_steps": Key(0, "optimiser steps (stage rl: rollout steps); 0: from num_epochs", minimum=0),

@@ -174,6 +174,7 @@ def test_limits_of_single_samples_with_blocks_that_share_and_shrink(engine, para
     names = calls_of(engine, monkeypatch)
     limits = np.random.default_rng(1).integers(1, T + 1, (6, 4))
     limits[0], limits[1:4] = T, 1  # the first prompt's samples wait while others' blocks are free already
+    monkeypatch.setattr("thoth_jax.rollout.engine._LEAST_ROWS", 8)
     other = make_engine(slots=16, chunk=2)
     groups = list(other.stream(params, prompts, 4, Sampling(), jax.random.key(7), limits=limits))
     assert {"copy_prompts", "taken"} <= set(names)

@@ -133,7 +133,6 @@ RL_KEYS = {
     "overlong.buffer=4": ("rewards/overlong",),
     "overlong.penalty=2": ("rewards/overlong", "overlong.buffer=4"),
     "dynamic_sampling.max_rounds=1": ("sampling/rounds",),
-    "dynamic_sampling.filter=even_reward:even": ("sampling/kept_frac", "dynamic_sampling.max_rounds=1"),
     "preset=gspo": ("ratio/max", "num_iterations=2", "learning_rate=1e-2"),
     "constant=4": ("grad_norm", "aggregation=constant", "constant=8", "max_grad_norm=0"),
     "mask_truncated=true": ("tokens",),

@@ -25,6 +25,7 @@ _SMALLEST_BUCKET = 16  # tokens
 _SMALLEST_RING = 64  # columns; each doubling of it compiles a decode program
 _PREFILL_TOKENS = 8192  # of one prefill, padding included; bounds its activations
 _ROW_COST = 256  # what a row costs besides its cache, in columns of it
+_LEAST_ROWS = 16  # so few are not made fewer: the program would take longer to compile than it saves
 _PARTS = (2, 8)  # of the slots that are gone on with when few samples are left; each compiles a decode program
 _WORTH_SHRINKING = 0.6  # of the present cost
 _MOST_SLOTS = 256  # where the caller leaves the number open
@@ -476,7 +477,7 @@ class _Host:
         Returns:
           (old block of each new one, old row of each new one, [new rows] whether it works), or None.
         """
-        if self.prompts or any(self._waiting) or not self.busy:
+        if self.prompts or any(self._waiting) or not self.busy or self.blocks * self.width <= _LEAST_ROWS:
             return None
 
         def cost(blocks, width):

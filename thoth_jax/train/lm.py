@@ -43,10 +43,11 @@ def lm_loss(params, lora, model, batch, *, chunk_size: int, dropout_key=None):
 class LmStage:
     """Trains on the documents (pretrain) or on the gold answers (sft) of a Task.
 
-    num_steps: updates of the whole run.
+    num_steps: updates of the whole run. batch: arrays of the newest step, on the host.
     """
 
     updates_per_step = 1
+    batch: dict[str, np.ndarray]
 
     def __init__(self, run: Run):
         self._run = run
@@ -121,6 +122,7 @@ class LmStage:
         """Update number `index` (from 0)."""
         config = self.config
         batch = self._rows.take(self._order.take(index * config.batch_size, config.batch_size))
+        self.batch = batch
         micro = microbatches(batch, config.tokens_per_microbatch, self._run.batch_shards)
         if config.lora.dropout and config.lora.rank:
             micro["number"] = np.arange(len(micro["tokens"]), dtype=np.int32)

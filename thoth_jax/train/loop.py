@@ -184,6 +184,7 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             dynamic_ncols=True,
             disable=not is_leader(),
         )
+        skipped = 0
         for index in range(start, stage.num_steps):
             if stopped():
                 break
@@ -202,7 +203,7 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             values.update({"step_time/total": seconds, "tokens_per_sec": values.pop("tokens") / seconds})
             step = index + 1
             metrics.write(step, "train", values)
-            _check_finite(values, step)
+            skipped = _skipped(values, step, skipped, config.stop_after_skipped, stage.batch, run_dir)
             bar.set_postfix_str(_headline(values), refresh=False)
             bar.update()
             evaluated = _evaluate(stage, state, step, run_dir, metrics, stopped) if due(step) else None
@@ -240,11 +241,30 @@ def _evaluate(stage, state: TrainState, step: int, run_dir: str, metrics: Metric
     return values
 
 
-def _check_finite(values: dict[str, float], step: int) -> None:
-    """A NaN loss means that every later parameter would be NaN: stop before a checkpoint of it exists."""
-    for name in ("loss", "loss/policy", "grad_norm"):
-        if name in values and not np.isfinite(values[name]):
-            raise FloatingPointError(f"step {step}: {name} is {values[name]}; the newest checkpoint is from before it")
+def _skipped(values: dict[str, float], step: int, before: int, most: int, batch: dict, run_dir: str) -> int:
+    """How many steps in a row have been skipped, since their loss or gradient was not finite.
+
+    Such a step changes no parameter (see `apply_update`). Its batch is kept in RUN/skipped/STEP.npz.
+
+    Raises:
+      FloatingPointError: `most` in a row.
+    """
+    names = [name for name in ("loss", "loss/policy", "grad_norm") if not np.isfinite(values.get(name, 0.0))]
+    if not names:
+        return 0
+    file = epath.Path(run_dir) / "skipped" / f"{step}.npz"
+    if is_leader():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as stream:
+            np.savez_compressed(stream, **batch)
+    said = f"step {step}: {names[0]} is {values[names[0]]}"
+    if before + 1 >= most:
+        raise FloatingPointError(
+            f"{said}, the {before + 1}. step in a row without an update; the newest checkpoint is from before it, "
+            f"the batches are in {file.parent}"
+        )
+    logger.warning("%s: no update; the batch is in %s", said, file)
+    return before + 1
 
 
 @jax.jit

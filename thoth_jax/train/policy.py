@@ -50,7 +50,11 @@ class RlStage:
 
     The reference policy is what the run started from: the base with the adapter off, or a frozen copy of the full
     parameters, which exists only where kl_coef is not 0.
+
+    batch: arrays of the newest step, on the host.
     """
+
+    batch: dict[str, np.ndarray]
 
     def __init__(self, run: Run):
         self._run = run
@@ -89,7 +93,12 @@ class RlStage:
         logprobs = functools.partial(
             completion_logprobs, model=run.model, temperature=config.temperature, chunk_size=config.loss_chunk_size
         )
-        self._logprobs = jax.jit(lambda params, lora, batch: logprobs(params, lora, batch=batch)[0])
+        # The micro-batch is chosen inside: slicing outside would compile a program for every array.
+        self._logprobs = jax.jit(
+            lambda params, lora, micro, number: logprobs(params, lora, batch=jax.tree.map(lambda x: x[number], micro))[
+                0
+            ]
+        )
         self._update = jax.jit(
             functools.partial(_update, model=run.model, optimizer=self.optimizer, options=self._options()),
             donate_argnums=0,
@@ -123,7 +132,7 @@ class RlStage:
         options = {**self._options()["loss"], "scale_rewards": c.scale_rewards, "baseline": c.baseline}
         options["kl_in_reward"] = c.kl_in_reward
         options |= {"mask_truncated": c.mask_truncated, "temperature": c.temperature}
-        options |= {"overlong": (c.overlong.buffer, c.overlong.penalty), "num_iterations": c.num_iterations}
+        options |= {"overlong": (c.overlong.buffer, c.overlong.penalty), "num_iterations": self.updates_per_step}
         options["max_completion_length"] = c.max_completion_length
         if correction := self._options()["correction"]:
             options["rollout_correction"] = tuple(correction[name] for name in ("level", "cap", "mode"))
@@ -162,11 +171,11 @@ class RlStage:
             return None
         rollout_time = time.perf_counter() - started
         rewards, shape = _joined(draw.groups), (config.prompts_per_step, config.group_size)
-        batch = self._batch(draw.groups, index, rewards.valid)
+        batch = self.batch = self._batch(draw.groups, index, rewards.valid)
         parts = self._parts(batch)
         penalty = self._kl_penalty(state, parts, batch["loss_mask"])
         shaped = rewards.total - penalty + self._overlong(draw.groups)
-        advantages = group_advantages(
+        advantages = _advantages(
             shaped.reshape(shape),
             scale_rewards=config.scale_rewards,
             baseline=config.baseline,
@@ -204,6 +213,8 @@ class RlStage:
         """[B] what overlong.* adds to the rewards; 0 where it is off."""
         config = self.config
         lengths = np.concatenate([group.samples.lengths for group in groups])
+        if not config.overlong.buffer:
+            return np.zeros(len(lengths), np.float32)
         return np.asarray(
             overlong_penalty(
                 lengths,
@@ -297,14 +308,8 @@ class RlStage:
 
     def _each(self, micro, params, lora):
         """Log-probabilities [M, b, T] of all micro-batches."""
-        count = micro["tokens"].shape[0]
-        found = [
-            self._logprobs(
-                params, lora, {name: micro[name][i] for name in ("tokens", "targets", "segment_ids", "positions")}
-            )
-            for i in range(count)
-        ]
-        return jnp.stack(found)
+        read = {name: micro[name] for name in ("tokens", "targets", "segment_ids", "positions")}
+        return jnp.stack([self._logprobs(params, lora, read, number) for number in range(len(micro["tokens"]))])
 
     def _reward_metrics(self, rewards: Rewards, shape) -> dict:
         valid = rewards.valid
@@ -365,6 +370,9 @@ def _bucket(length: int, limit: int) -> int:
     """The smallest of a quarter, half, three quarters or all of `limit` that holds `length`: at most four shapes."""
     quarter = -(-limit // 4)
     return min(-(-length // quarter) * quarter, limit)
+
+
+_advantages = jax.jit(group_advantages, static_argnames=("scale_rewards", "baseline"))
 
 
 @jax.jit

@@ -115,12 +115,16 @@ def summed_gradient(loss_fn: Callable, trainable: Any, batch: dict[str, jax.Arra
 
 
 def apply_update(state: TrainState, gradient: Any, weight: jax.Array, optimizer) -> tuple[TrainState, jax.Array]:
-    """One optimiser update with gradient / weight.
+    """One optimiser update with gradient / weight; none where the gradient is not finite, for it would last.
 
     Returns:
-      The new state and the global norm of the gradient before clipping.
+      The new state and the global norm of the gradient before clipping. A skipped update counts in `step` all the
+      same: its batch is not taken again.
     """
     gradient = jax.tree.map(lambda leaf: leaf / weight, gradient)
+    norm = optax.global_norm(gradient)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.trainable)
-    state = state.with_trainable(optax.apply_updates(state.trainable, updates))
-    return state.replace(step=state.step + 1, opt_state=opt_state), optax.global_norm(gradient)
+    new = optax.apply_updates(state.trainable, updates), opt_state
+    old = state.trainable, state.opt_state
+    trainable, opt_state = jax.tree.map(lambda a, b: jnp.where(jnp.isfinite(norm), a, b), new, old)
+    return state.with_trainable(trainable).replace(step=state.step + 1, opt_state=opt_state), norm
