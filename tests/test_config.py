@@ -293,6 +293,8 @@ def test_a_preset_in_and_over_a_file(tmp_path):
         (["kl_coef=1", "kl_clamp=20"], "kl_clamp=('20',): expected two positive numbers, as 20,10"),
         (["kl_coef=1", "kl_clamp=0,1"], "expected two positive numbers"),
         (["preset=dap"], "preset='dap'"),
+        (["keep_best=2"], "keep_best=2 and best_metric='': one says how many checkpoints, the other of what"),
+        (["best_metric=score"], "set both or none"),
     ],
 )
 def test_names_and_values_of_stage_rl_that_are_refused(words, message):

@@ -24,8 +24,8 @@ DISTRIBUTIONS = {
     "rouge_score": "rouge-score",
     "yaml": "pyyaml",
 }
-# Part of another requirement, or of the user's own environment (offered integrations).
-NOT_OURS = {"jaxlib"}
+# Part of another requirement, or of a peer's environment (bench/peers/serve.py runs there).
+NOT_OURS = {"jaxlib", "torch", "tunix"}
 
 
 def setup_arguments() -> dict:

@@ -365,6 +365,11 @@ def validate(config: ConfigDict) -> None:
         ):
             if value != default and not flatten(config)[reader]:
                 raise InputError(f"{unread}={value!r} is read only with {reader}, which is 0")
+    if bool(config.keep_best) != bool(config.best_metric):
+        raise InputError(
+            f"keep_best={config.keep_best} and best_metric={config.best_metric!r}: one says how many checkpoints, the "
+            "other of what; set both or none"
+        )
     if not config.num_steps and not config.num_epochs:
         raise InputError("num_steps and num_epochs are both 0: there is nothing to train")
 

@@ -178,6 +178,12 @@ KEYS: dict[str, Key] = {
         "raw", "the reward in which they must differ: raw (before shaping), or the name of a part of it", _RL
     ),
     "mask_truncated": Key(False, "answers cut off at the length limit give no loss", _RL),
+    "reward_timeout": Key(
+        0.0,
+        "seconds that the rewards of a group may take; samples of a slower one are left out; 0: no limit",
+        _RL,
+        minimum=0.0,
+    ),
     "slots": Key(0, "rows that are decoded together; 0: all of a step", _RL, minimum=0),
     # Evaluation, checkpoints.
     "eval_every": Key(0, "evaluate every N steps, and at the end; 0: only at the end", minimum=0),
@@ -185,6 +191,9 @@ KEYS: dict[str, Key] = {
     "eval_examples": Key(64, "evaluation items, at most; 0: all", minimum=0),
     "save_every": Key(50, "checkpoint every N steps, and at the end", minimum=1),
     "keep_checkpoints": Key(2, "newest checkpoints that are kept", minimum=1),
+    "keep_best": Key(0, "checkpoints of the best evaluations that are kept beside them; 0: none", minimum=0),
+    "best_metric": Key("", "what makes an evaluation the best: a metric of it, for example score"),
+    "best_mode": Key("max", "whether the largest or the smallest is the best", choices=("max", "min")),
 }
 
 # Where a stage has another default than the table.

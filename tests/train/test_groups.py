@@ -174,3 +174,21 @@ def test_mini_batches_use_the_logprobs_of_the_policy_that_sampled(tiny, trial, r
     still.steps(1)
     assert still.metrics[0]["ratio/max"] == pytest.approx(1, abs=1e-4)
     assert still.metrics[0]["tokens"] == found.metrics[0]["tokens"]
+
+
+def test_a_reward_that_is_stuck_costs_its_group_only(tiny, trial, tmp_path, monkeypatch, caplog):
+    (tmp_path / "slow_reward.py").write_text(
+        "import time\n\ncalls = []\n\n"
+        "def slow(examples, completions, seconds=20.0):\n"
+        "    calls.append(0)\n"
+        "    if len(calls) == 2:\n"
+        "        time.sleep(seconds)\n"
+        "    return [sum(t % 2 == 0 for t in c.token_ids) / len(c.token_ids) for c in completions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ('rewards=[{"fn": "slow_reward:slow"}]', "mesh.fsdp=1")
+    found = one_device(trial, tiny("rl", *words, "reward_timeout=1.5"))
+    found.steps(1)
+    assert found.metrics[0]["rewards/invalid"] == 4 and found.metrics[0]["grad_norm"] > 0
+    assert "took more than reward_timeout=1.5 seconds: its samples are left out" in caplog.text
+    assert found.metrics[0]["step_time/total" if "step_time/total" in found.metrics[0] else "step_time/rollout"] < 20

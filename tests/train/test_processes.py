@@ -22,7 +22,9 @@ def start(config: str, devices: int, **environment: str) -> subprocess.Popen:
 
 
 def write_config(tmp_path, stage: str, name: str, *overrides: str) -> str:
-    keys = [f"stage={stage}", f"run_dir={tmp_path / name}", "num_steps=2", "mesh.fsdp=4", "mesh.tensor=2", *overrides]
+    small = ("model.num_layers=1", "eval_at_start=false", "eval_examples=1")  # every program is compiled three times
+    keys = [f"stage={stage}", f"run_dir={tmp_path / name}", "num_steps=2", "mesh.fsdp=4", "mesh.tensor=2", *small]
+    keys += overrides
     file = tmp_path / f"{name}.json"
     file.write_text(configuration.to_json(configuration.load(None, keys, {**TINY, **OWN[stage]})))
     return str(file)

@@ -126,6 +126,28 @@ def test_keep_checkpoints(tiny, tmp_path):
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [2, 3, 4]
 
 
+def test_the_best_checkpoints_stay_beside_the_newest(tiny, tmp_path, monkeypatch):
+    """By a metric of the evaluation, whatever save_every says; NaN is never the best."""
+    values = iter([0.5, 0.9, float("nan"), 0.1, 0.2])
+
+    def evaluate(stage, state, step, run_dir, metrics, stopped):
+        return {"score": next(values), "other": 0.0}
+
+    monkeypatch.setattr(loop, "_evaluate", evaluate)
+    words = ("num_steps=5", "eval_every=1", "eval_at_start=false", "save_every=100", "keep_checkpoints=1")
+    run = tmp_path / "max"
+    assert loop.train(tiny("pretrain", f"run_dir={run}", *words, "keep_best=2", "best_metric=score")) == 0
+    assert sorted(int(step.name) for step in (run / "checkpoints").iterdir()) == [1, 2, 5]
+    values, run = iter([0.5, 0.9, float("nan"), 0.1, 0.2]), tmp_path / "min"
+    assert (
+        loop.train(tiny("pretrain", f"run_dir={run}", *words, "keep_best=1", "best_metric=score", "best_mode=min")) == 0
+    )
+    assert sorted(int(step.name) for step in (run / "checkpoints").iterdir()) == [4, 5]
+    values = iter([0.5])
+    with pytest.raises(InputError, match="best_metric='scre': evaluations have other, score"):
+        loop.train(tiny("pretrain", f"run_dir={tmp_path / 'x'}", *words, "keep_best=1", "best_metric=scre"))
+
+
 def test_a_stage_starts_from_another_run_and_kl_is_zero_there(tiny, rewarded, tmp_path, trial):
     sft = tmp_path / "sft"
     assert loop.train(tiny("sft", f"run_dir={sft}", "num_steps=2", "lora.rank=2", "learning_rate=0.05")) == 0

@@ -1,6 +1,7 @@
 """Checkpoints of a run through Orbax: trained leaves, optimiser, position. Asynchronous, atomic, verified when read."""
 
 import logging
+import math
 from typing import Any
 
 import jax
@@ -16,26 +17,59 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """RUN/checkpoints/STEP, the newest `keep` of them.
+    """RUN/checkpoints/STEP, the newest `keep` of them, and the best.
 
     A step is complete or invisible: Orbax writes to a temporary directory and renames it. In a LoRA run only the
     adapters and their moments are saved; the base is what the run started from.
     """
 
-    def __init__(self, run_dir: str, keep: int):
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+    def __init__(self, run_dir: str, keep: int, best: tuple[int, str, str] = (0, "", "max")):
+        """Set up.
+
+        Args:
+          keep: newest steps that stay.
+          best: (number, metric, "max" or "min"): so many steps with the best value of a metric of `save` stay, too.
+        """
+        number, self._metric, mode = best
+        sign = 1.0 if mode == "max" else -1.0
+
+        def value(metrics):
+            found = sign * metrics[self._metric]
+            return found if math.isfinite(found) else -math.inf
+
+        policies = [ocp.checkpoint_managers.LatestN(keep)]
+        if number:
+            policies.append(
+                ocp.checkpoint_managers.BestN(get_metric_fn=value, n=number, keep_checkpoints_without_metrics=False)
+            )
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=ocp.checkpoint_managers.AnyPreservationPolicy(policies),
+            best_fn=value if number else None,  # without it metrics are not stored
+            enable_async_checkpointing=True,
+        )
         self._run_dir = epath.Path(run_dir).absolute()
         handlers = {"state": ocp.StandardCheckpointHandler(), "position": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self._run_dir / "checkpoints", options=options, item_handlers=handlers)
 
-    def save(self, step: int, state: TrainState, position: dict[str, Any]) -> None:
-        """Start writing step `step` in the background; an error of the write before this one is raised here."""
+    def save(
+        self, step: int, state: TrainState, position: dict[str, Any], metrics: dict[str, float] | None = None
+    ) -> None:
+        """Start writing step `step` in the background; an error of the write before this one is raised here.
+
+        Args:
+          metrics: of the evaluation of this step, if there was one.
+
+        Raises:
+          InputError: `best` names a metric that they do not have.
+        """
         if step in self._manager.all_steps():
             return
+        if self._metric and metrics is not None and self._metric not in metrics:
+            raise InputError(f"best_metric={self._metric!r}: evaluations have {', '.join(sorted(metrics))}")
         saved = _saved(state)
         position = {**position, "checksums": _checksums(saved)}
         args = ocp.args.Composite(state=ocp.args.StandardSave(saved), position=ocp.args.JsonSave(position))
-        self._manager.save(step, args=args)
+        self._manager.save(step, args=args, metrics=metrics if self._metric else None)
 
     def restore(self, state: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """Fill `state` (its shapes and shardings) from the newest step that is whole.

@@ -1,6 +1,5 @@
 """Where the groups of a step come from: prompts in order, sampled, rewarded, and with dynamic sampling filtered."""
 
-import concurrent.futures
 import dataclasses
 import logging
 import time
@@ -13,6 +12,7 @@ import numpy as np
 from thoth_jax.data.order import EpochOrder
 from thoth_jax.errors import InputError, nearest
 from thoth_jax.rewards.compose import compose
+from thoth_jax.rewards.scorer import Job, Scorer
 from thoth_jax.rl.shaping import keep_group
 from thoth_jax.rollout import Engine, Group, Sampling
 from thoth_jax.sharding import agreed
@@ -115,12 +115,12 @@ class GroupSource:
 
     def _informative(self, group: RewardedGroup) -> bool:
         name, rewards = self._config.dynamic_sampling.filter, group.rewards
-        if name != "raw" and name not in rewards.parts:
+        if name != "raw" and name not in rewards.parts and rewards.valid.any():
             raise InputError(
                 f"dynamic_sampling.filter={name!r}: the rewards have no such part"
                 f"{nearest(name, ['raw', *rewards.parts])}"
             )
-        values = rewards.raw if name == "raw" else rewards.parts[name]
+        values = rewards.raw if name == "raw" or name not in rewards.parts else rewards.parts[name]
         return bool(np.asarray(keep_group(np.asarray(values)[None], np.asarray(rewards.valid)[None]))[0])
 
     def _sample(self, state, chosen: Sequence[int], index: int, number: int, should_stop):
@@ -134,7 +134,8 @@ class GroupSource:
             state.params, prompts, size, self._sampling, key, lora=state.lora, should_stop=should_stop
         )
         groups, scored = {}, {}
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        scorer = Scorer(config.reward_timeout)
+        try:
             for group in stream:
                 groups[group.index] = group
                 completions = [
@@ -142,18 +143,33 @@ class GroupSource:
                     for g in range(size)
                 ]
                 examples = [self._examples[chosen[group.index]]] * size
-                scored[group.index] = pool.submit(compose, self._run.task, self._rewards, examples, completions)
+                scored[group.index] = scorer.submit(compose, self._run.task, self._rewards, examples, completions)
             if len(groups) < len(prompts):
                 return None
             waiting = time.perf_counter()
-            rewards = [scored[p].result() for p in range(len(prompts))]
+            rewards = [self._result(scorer, scored[p], self._examples[chosen[p]]) for p in range(len(prompts))]
             waited = time.perf_counter() - waiting
+        finally:
+            scorer.close()
         # Of several processes all go on with the numbers of the first.
         plain = [{"total": r.total, "valid": r.valid, "raw": r.raw, "parts": dict(r.parts)} for r in rewards]
         rewards = [dataclasses.replace(r, **same) for r, same in zip(rewards, agreed(plain), strict=True)]
         return [
             RewardedGroup(prompt, index, groups[p], rewards[p]) for p, prompt in enumerate(map(int, chosen))
         ], waited
+
+    def _result(self, scorer: Scorer, job: Job, example: Example) -> Rewards:
+        """Rewards of a group; none of them valid where they took too long."""
+        try:
+            return scorer.result(job)
+        except TimeoutError:
+            logger.warning(
+                "the rewards of example %r took more than reward_timeout=%g seconds: its samples are left out",
+                example.id,
+                self._config.reward_timeout,
+            )
+            nothing = np.zeros(self._config.group_size, np.float32)
+            return Rewards(nothing, {}, nothing.astype(bool), nothing)
 
     def position(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON: prompts drawn so far, and the groups that wait for the next step."""

@@ -148,7 +148,9 @@ def _prepare(run: Run, directory: epath.Path) -> None:
 def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
     config = run.config
     state = create_state(run.params, run.lora, stage.optimizer, run.mesh)
-    checkpoints = Checkpoints(run_dir, config.keep_checkpoints)
+    checkpoints = Checkpoints(
+        run_dir, config.keep_checkpoints, (config.keep_best, config.best_metric, config.best_mode)
+    )
     start = 0
     if restored := checkpoints.restore(state):
         state, start = restored[0], restored[1]["step"]
@@ -169,7 +171,7 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
         if not bool(_all_finite(state.trainable)):
             raise FloatingPointError(f"step {step}: a parameter is not finite; the newest checkpoint is from before it")
         position = {"step": step, "config": json.loads(configuration.to_json(config)), "sampling": stage.position()}
-        checkpoints.save(step, state, position)
+        checkpoints.save(step, state, position, evaluated)
         saved = step
 
     try:
@@ -207,7 +209,8 @@ def _loop(run: Run, stage, run_dir: str, stopped: Callable[[], bool]) -> int:
             bar.set_postfix_str(_headline(values), refresh=False)
             bar.update()
             evaluated = _evaluate(stage, state, step, run_dir, metrics, stopped) if due(step) else None
-            if step == stage.num_steps or step % config.save_every == 0:
+            judged = config.keep_best and evaluated is not None
+            if step == stage.num_steps or step % config.save_every == 0 or judged:
                 save(step)
         bar.close()
         done = int(state.step) // stage.updates_per_step

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from thoth_jax.config_presets import PRESETS
+from thoth_jax.errors import InputError
 from thoth_jax.models import hidden_states, token_logprobs
 from thoth_jax.rewards.compose import check_specs, compose
+from thoth_jax.rewards.scorer import Scorer
 from thoth_jax.rl.advantages import group_advantages, has_spread
 from thoth_jax.rl.formula import formula
 from thoth_jax.rl.metrics import combine_metrics, mean_metrics
@@ -333,7 +335,19 @@ class RlStage:
         completions = self._answer(state.params, state.lora, should_stop)
         if completions is None:
             return None
-        rewards = compose(self._run.task, self._rewards, self._eval_examples, completions)
+        scorer, groups = Scorer(self.config.reward_timeout), -(-len(completions) // self.config.group_size)
+        job = scorer.submit(
+            compose, self._run.task, self._rewards, self._eval_examples, completions, times=max(1, groups)
+        )
+        try:
+            rewards = scorer.result(job)
+        except TimeoutError:
+            raise InputError(
+                f"the rewards of the evaluation took more than reward_timeout={self.config.reward_timeout:g} seconds "
+                f"for each {self.config.group_size} answers"
+            ) from None
+        finally:
+            scorer.close()
         metrics = dict(self._run.task.evaluate(self._eval_examples, completions))
         metrics["rewards/mean"] = _mean(rewards.total, rewards.valid)
         metrics.update({f"rewards/{name}": _mean(values, True) for name, values in rewards.parts.items()})
@@ -350,10 +364,15 @@ class RlStage:
 def _joined(groups: list[RewardedGroup]) -> Rewards:
     """Rewards of several groups as one, in order; those of groups that only fill a place are not valid."""
     results = [dataclasses.replace(group.rewards, valid=group.rewards.valid & group.kept) for group in groups]
-    names = list(results[0].parts)
+    names = list(dict.fromkeys(name for r in results for name in r.parts))
+
+    def part(name):
+        """A group whose rewards took too long has no parts."""
+        return np.concatenate([r.parts.get(name, np.full(len(r.total), np.nan, np.float32)) for r in results])
+
     return Rewards(
         total=np.concatenate([r.total for r in results]),
-        parts={name: np.concatenate([r.parts[name] for r in results]) for name in names},
+        parts={name: part(name) for name in names},
         valid=np.concatenate([r.valid for r in results]),
         raw=np.concatenate([r.raw for r in results]),
     )
