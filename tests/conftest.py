@@ -6,8 +6,9 @@ import tempfile
 
 # Before jax is imported: the device count is read once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Test models are so small that nearly all time is compilation: half of it is LLVM optimising what runs once.
-for flag in ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"):
+# Test models are so small that nearly all time is compilation: most of it is optimising and fusing what runs once.
+QUICK = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+for flag in ("--xla_force_host_platform_device_count=8", *QUICK):
     if flag.partition("=")[0] not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "thoth_jax_test_cache"))

@@ -9,13 +9,14 @@ import sys
 import numpy as np
 import pytest
 
+from tests.conftest import QUICK
 from tests.train.conftest import OWN, TINY
 from thoth_jax import config as configuration
 from thoth_jax.train.metrics import read_metrics
 
 
 def start(config: str, devices: int, **environment: str) -> subprocess.Popen:
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    flags = " ".join([f"--xla_force_host_platform_device_count={devices}", *QUICK])
     settings = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment}
     command = [sys.executable, "-m", "thoth_jax.cli", "train", "--config", config]
     return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
