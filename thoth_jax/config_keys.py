@@ -66,7 +66,12 @@ KEYS: dict[str, Key] = {
     "mesh.fsdp": Key(-1, "devices on the fsdp axis; -1: the rest", minimum=-1),
     "mesh.tensor": Key(1, "devices on the tensor axis; -1: the rest", minimum=-1),
     # Optimiser.
-    "learning_rate": Key(1e-3, "peak learning rate of AdamW", minimum=0.0),
+    "optimizer": Key(
+        "adamw",
+        "muon: linear maps of layers by orthogonalised momentum, the rest by AdamW (without adapters)",
+        choices=("adamw", "muon"),
+    ),
+    "learning_rate": Key(1e-3, "peak learning rate", minimum=0.0),
     "schedule": Key("cosine", "learning rate after warm-up", choices=("cosine", "linear", "constant")),
     "warmup_ratio": Key(0.0, "share of the steps with a linear warm-up", minimum=0.0, maximum=1.0),
     "weight_decay": Key(0.0, "decoupled weight decay on matrices (not on norms and biases)", minimum=0.0),

@@ -36,10 +36,12 @@ MESHES = {
         pytest.param("sft", 0, tuple(MESHES), marks=pytest.mark.slow),
         pytest.param("rl", 0, tuple(MESHES), marks=pytest.mark.slow),
         pytest.param("rl", 4, tuple(MESHES), marks=pytest.mark.slow),
+        pytest.param("sft muon", 0, ("fsdp8", "fsdp4_tensor2"), marks=pytest.mark.slow),
     ],
 )
 def test_a_sharded_step_equals_one_device(tiny, trial, rewarded, stage, lora, meshes):
-    words = (f"lora.rank={lora}", *([rewarded] if stage == "rl" else []))
+    stage, _, optimizer = stage.partition(" ")
+    words = (f"lora.rank={lora}", f"optimizer={optimizer or 'adamw'}", *([rewarded] if stage == "rl" else []))
     one = trial(tiny(stage, *words, "mesh.fsdp=1"), jax.devices()[:1])
     one.steps(1)
     for mesh in meshes:

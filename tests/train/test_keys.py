@@ -21,7 +21,7 @@ from thoth_jax.train.optimizer import make_optimizer
 
 def updates_of(config, steps=4):
     """Parameters of a toy problem after some updates."""
-    params = {"norm": np.ones(2, np.float32), "q_proj": np.ones((2, 2), np.float32)}
+    params = {"norm": np.ones(2, np.float32), "q_proj": np.ones((1, 2, 1, 2), np.float32)}
     optimizer = make_optimizer(config, steps)
     state = optimizer.init(params)
     for step in range(steps):
@@ -42,6 +42,7 @@ def updates_of(config, steps=4):
         "adam_b2=0.5",
         "max_grad_norm=5",
         "max_grad_norm=0",
+        "optimizer=muon",
     ],
 )
 def test_optimiser_keys(tiny, override):
@@ -53,6 +54,31 @@ def test_weight_decay_reaches_matrices_but_not_norms(tiny):
     before, after = updates_of(tiny("sft")), updates_of(tiny("sft", "weight_decay=0.5"))
     assert not np.allclose(before["q_proj"], after["q_proj"], atol=1e-6)
     np.testing.assert_array_equal(before["norm"], after["norm"])
+
+
+def test_muon_turns_the_maps_of_each_layer_by_an_orthogonal_matrix(tiny):
+    """Equal singular values whatever the gradient is, by layer, with the size that AdamW's updates have."""
+    rate = 0.01
+    config = tiny("sft", "optimizer=muon", f"learning_rate={rate}", "schedule=constant", "max_grad_norm=0")
+    rng = np.random.default_rng(0)
+    shapes = {"q_proj": (2, 8, 2, 4), "o_proj": (2, 2, 4, 8), "down_proj": (2, 16, 8), "embed": (5, 8), "norm": (8,)}
+    params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    for name, rows in (("q_proj", 8), ("o_proj", 8), ("down_proj", 16)):
+        U, _, V = np.linalg.svd(params[name].reshape(2, rows, 8), full_matrices=False)
+        params[name] = (U * np.linspace(1.0, 4.0, 8, dtype=np.float32) @ V).reshape(shapes[name])
+    optimizer = make_optimizer(config, 1)
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    for name, rows in (("q_proj", 8), ("o_proj", 8), ("down_proj", 16)):
+        for layer in np.asarray(updates[name]).reshape(2, rows, 8):
+            singular = np.linalg.svd(layer, compute_uv=False) / (0.2 * rate * np.sqrt(max(layer.shape)))
+            assert 0.6 < singular.min() and singular.max() < 1.3, name
+    for name in ("embed", "norm"):  # the first update of AdamW is the sign of the gradient
+        np.testing.assert_allclose(np.abs(updates[name]), rate, rtol=1e-3)
+
+
+def test_muon_is_for_all_parameters(tiny):
+    with pytest.raises(InputError, match=r"optimizer=muon: .* adapters \(lora.rank=2\) take adamw"):
+        make_optimizer(tiny("sft", "optimizer=muon", "lora.rank=2"), 1)
 
 
 @pytest.mark.parametrize(

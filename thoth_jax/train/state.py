@@ -44,13 +44,14 @@ def create_state(params: Any, lora: Lora | None, optimizer: optax.GradientTransf
     trainable = params if lora is None else lora
     abstract = jax.eval_shape(optimizer.init, trainable)
     replicated = NamedSharding(mesh, PartitionSpec())
-    shardings = optax.tree_utils.tree_map_params(
-        optimizer,
-        lambda _leaf, parameter: parameter.sharding,
-        abstract,
-        trainable,
-        transform_non_params=lambda _leaf: replicated,
-    )
+    of = {path: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(trainable)}
+
+    def placed(path, leaf):
+        # A moment lies under the path of its parameter, inside whatever states the optimiser is made of.
+        own = next((of[path[n:]] for n in range(len(path)) if path[n:] in of), None)
+        return own.sharding if own is not None and own.shape == leaf.shape else replicated
+
+    shardings = jax.tree_util.tree_map_with_path(placed, abstract)
     opt_state = jax.jit(optimizer.init, out_shardings=shardings)(trainable)
     step = jax.device_put(jnp.zeros((), jnp.int32), replicated)
     return TrainState(step=step, params=params, lora=lora, opt_state=opt_state)
