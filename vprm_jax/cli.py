@@ -33,10 +33,14 @@ def _parser() -> argparse.ArgumentParser:
         "tools",
         help="list the decision procedures, or give the verdict of step labels",
         description="List tools and domains; with --domain its steps; with labels after it, their verdict.",
-        epilog="example: vprm tools --domain A Identify_randomization_report=not_reported",
+        epilog="example: vprm tools --tool rob1 --domain A Identify_randomization_report=not_reported",
     )
-    command.add_argument("--tool", default="rob1", metavar="NAME", help=f"one of: {', '.join(tools.TOOLS)} (rob1)")
-    command.add_argument("--domain", metavar="LETTER", help="show the steps of this domain")
+    names = ", ".join(tools.TOOLS)
+    command.add_argument(
+        "--tool", metavar="NAME", help=f"{names}, or your own .yaml or .json file (all; with --domain rob1)"
+    )
+    command.add_argument("--domain", metavar="LETTER", help="show the steps and rules of this domain")
+    command.add_argument("--effect", metavar="NAME", help="which variant of the domain: assignment or adhering")
     command.add_argument("labels", nargs="*", metavar="STEP=LABEL", help="give the verdict of these labels")
     command.set_defaults(run=_tools)
     return parser
@@ -50,23 +54,52 @@ def _version() -> str:
 
 
 def _tools(arguments: argparse.Namespace) -> None:
-    tool = tools.load(arguments.tool)
     if arguments.domain is None:
-        if arguments.labels:
-            raise InputError("labels need --domain LETTER before them")
-        print(f"{tool.name}: {tool.title}")
-        for domain in tool.domains:
-            print(f"  {domain.letter}  {domain.name} ({domain.bias}): {len(domain.steps)} steps")
+        if arguments.labels or arguments.effect:
+            raise InputError(f"{'labels need' if arguments.labels else '--effect needs'} --domain LETTER")
+        for name in tools.TOOLS if arguments.tool is None else [arguments.tool]:
+            _list_domains(tools.load(name))
         return
-    domain = tool.domain(arguments.domain)
-    if arguments.labels:
-        print(domain.verdict(_labels(arguments.labels)))
+    tool = tools.load(arguments.tool or "rob1")
+    domain = tool.domain(arguments.domain, arguments.effect)
+    if not arguments.labels:
+        _show(tool, domain)
         return
-    print(f"{tool.name} {domain.letter}: {domain.name} ({domain.bias}); {domain.source}")
+    decision = domain.decide(domain.check(_labels(arguments.labels)))
+    if decision.verdict is None:
+        raise InputError(f"domain {domain.letter}: the verdict needs a label of {', '.join(decision.needs)}")
+    print(_shown(tool, decision.verdict))
+
+
+def _shown(tool: tools.Tool, verdict: str) -> str:
+    """A verdict, with the tool's own word where it is another one."""
+    word = tool.words[verdict]
+    return verdict if word.casefold() == verdict else f"{verdict} ({word})"
+
+
+def _list_domains(tool: tools.Tool) -> None:
+    print(f"{tool.name}: {tool.title}")
+    print(f"  verdicts: {', '.join(_shown(tool, verdict) for verdict in tool.verdicts)}")
+    for domain in tool.domains:
+        bias = f" ({domain.bias})" if domain.bias else ""
+        print(f"  {domain.letter}  {domain.name}{bias}: {len(domain.steps)} steps; source: {domain.source}")
+
+
+def _show(tool: tools.Tool, domain: tools.Domain) -> None:
+    bias = f" ({domain.bias})" if domain.bias else ""
+    note = f" ({domain.note})" if domain.note else ""
+    print(f"{tool.name} {domain.letter}: {domain.name}{bias}; source: {domain.source}{note}")
     for number, step in enumerate(domain.steps, 1):
-        answers = [f"{label} -> {verdict or 'go on'}" for label, verdict in step.labels.items()]
-        print(f"  {number}. {step.name}: {step.question}\n     {', '.join(answers)}")
-    print(f"  otherwise -> {domain.otherwise}")
+        print(f"  {number}. {step.name}: {step.question}\n     {' | '.join(step.labels)}")
+        if step.asked_if is not None:
+            print(f"     asked if {step.asked_if}")
+    for number, part in enumerate(domain.parts, 1):
+        if len(domain.parts) > 1:
+            print(f"  part {number} (the worst part counts)")
+        for rule in part.rules:
+            print(f"  {rule.condition} -> {_shown(tool, rule.verdict)}")
+        if part.otherwise is not None:
+            print(f"  otherwise -> {_shown(tool, part.otherwise)}")
 
 
 def _labels(words: Sequence[str]) -> dict[str, str]:

@@ -1,102 +1,58 @@
-"""Decision procedures of risk-of-bias tools as data: signalling questions, their labels, and what each label decides.
+"""Decision procedures of risk-of-bias tools as data: signalling questions, their labels, and what the labels decide.
 
-A domain is a decision list: its steps are looked at in order, and the first label that carries a verdict decides.
+A domain is an ordered list of rules over its steps; the first that holds decides. RoB 1 and EPOC are decision lists, in
+which each rule looks at one step; RoB 2 has conditions over several and questions that are asked only in some cases. A
+user's own table is a file of the same form (docs/vprm_tools.md).
 
     >>> load("rob1").domain("A").verdict({"Identify_randomization_report": "not_reported"})
     'moderate'
+    >>> load("rob2").domain("D2", effect="assignment").verdict({"2.1": "N", "2.2": "PN", "2.6": "Y"})
+    'low'
 """
 
-import dataclasses
 import functools
 import importlib.resources
-import json
-from collections.abc import Mapping
+import os
 
 from thoth_jax.errors import InputError, nearest
+from vprm_jax.tools.model import SOURCES, VERDICTS, Decision, Domain, Part, Rule, Step, Tool, fold, steps_of
+from vprm_jax.tools.reading import parse_tool, read_tool
 
-TOOLS = ("rob1",)
-VERDICTS = ("low", "moderate", "high")
+TOOLS = ("rob1", "epoc", "rob2")
 
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A signalling question. `labels` maps each allowed answer to the verdict that it decides, or None to go on."""
-
-    name: str
-    question: str
-    labels: Mapping[str, str | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Domain:
-    """A domain of a tool. `otherwise` is the verdict where no step decides; `source` says where the list is from."""
-
-    letter: str
-    name: str
-    bias: str
-    source: str
-    steps: tuple[Step, ...]
-    otherwise: str
-
-    def verdict(self, labels: Mapping[str, str]) -> str:
-        """The verdict of step labels.
-
-        Args:
-          labels: step name -> label. Steps after the one that decides may be left out.
-
-        Raises:
-          InputError: a step or a label that the domain does not have, or a missing label that the decision needs.
-        """
-        names = [step.name for step in self.steps]
-        for name in labels:
-            if name not in names:
-                raise InputError(f"domain {self.letter}: no step {name!r}{nearest(name, names)}")
-        for step in self.steps:
-            if step.name in labels and labels[step.name] not in step.labels:
-                label = labels[step.name]
-                raise InputError(f"domain {self.letter}: {step.name}: no label {label!r}{nearest(label, step.labels)}")
-        for step in self.steps:
-            if step.name not in labels:
-                raise InputError(f"domain {self.letter}: the verdict needs a label of {step.name}")
-            decided = step.labels[labels[step.name]]
-            if decided is not None:
-                return decided
-        return self.otherwise
+__all__ = [
+    "SOURCES",
+    "TOOLS",
+    "VERDICTS",
+    "Decision",
+    "Domain",
+    "Part",
+    "Rule",
+    "Step",
+    "Tool",
+    "fold",
+    "load",
+    "parse_tool",
+    "read_tool",
+    "steps_of",
+]
 
 
-@dataclasses.dataclass(frozen=True)
-class Tool:
-    """A risk-of-bias tool: a name, a title and its domains in order."""
+def load(name) -> Tool:
+    """A tool by name (rob1, epoc, rob2), or a user's own by the path of its .yaml or .json file.
 
-    name: str
-    title: str
-    domains: tuple[Domain, ...]
-
-    def domain(self, letter: str) -> Domain:
-        """The domain of a letter, in either case.
-
-        Raises:
-          InputError: the tool has no such domain.
-        """
-        for domain in self.domains:
-            if domain.letter == letter.upper():
-                return domain
-        letters = ", ".join(domain.letter for domain in self.domains)
-        raise InputError(f"tool {self.name}: no domain {letter!r}; its domains are {letters}")
+    Raises:
+      InputError: no such tool; a file that breaks a rule of the format, with file and line.
+    """
+    path = os.fspath(name) if isinstance(name, (str, os.PathLike)) else str(name)
+    if path in TOOLS:
+        return _built_in(path)
+    if os.sep in path or path.endswith((".yaml", ".yml", ".json")):
+        return read_tool(path)
+    raise InputError(f"no tool {path!r}{nearest(path, TOOLS)} (or the path of a .yaml or .json file)")
 
 
 @functools.cache
-def load(name: str) -> Tool:
-    """Read a tool by name.
-
-    Raises:
-      InputError: no such tool.
-    """
-    if name not in TOOLS:
-        raise InputError(f"no tool {name!r}{nearest(name, TOOLS)}")
+def _built_in(name: str) -> Tool:
     text = (importlib.resources.files(__name__) / f"{name}.json").read_text(encoding="utf-8")
-    record = json.loads(text)
-    domains = [
-        Domain(**{**domain, "steps": tuple(Step(**step) for step in domain["steps"])}) for domain in record["domains"]
-    ]
-    return Tool(record["name"], record["title"], tuple(domains))
+    return parse_tool(text, f"{name}.json")
