@@ -146,7 +146,7 @@ def _generate(options, _overrides) -> int:
 def _score(options, _overrides) -> int:
     from thoth_jax.evaluation.files import score_file
 
-    return _judge(options, score_file)
+    return _judge(options, functools.partial(score_file, explain=options.explain))
 
 
 def _evaluate(options, _overrides) -> int:

@@ -131,6 +131,16 @@ def parser_of_commands() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--lexical", action="store_true", help="BLEU, ROUGE, METEOR, ... of the orc too (extra: eval)"
             )
+        else:
+            sub.add_argument(
+                "--explain",
+                type=_number(int, 0),
+                nargs="?",
+                const=3,
+                default=0,
+                metavar="N",
+                help="show of the first N answers (3 where N is left out) how the SCORE came about, step by step",
+            )
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
 
