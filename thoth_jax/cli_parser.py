@@ -12,6 +12,7 @@ _EXAMPLES = {
     "generate": 'thoth generate --model runs/try --prompt "How is plasmid DNA released from E. coli?" --max-tokens 64',
     "score": "thoth score --gold bundled",
     "evaluate": "thoth evaluate --gold bundled --json",
+    "report": "thoth report runs/quickstart",
     "data": "thoth data show --type scaling",
     "data show": "thoth data show --type scaling --split test --number 2",
     "data stats": "thoth data stats",
@@ -143,6 +144,12 @@ def parser_of_commands() -> argparse.ArgumentParser:
             )
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
+
+    sub = command("report", "curves, results and sample answers of runs as one HTML page")
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="run directory, or a directory of runs, finished or not")
+    sub.add_argument(
+        "--out", default="", metavar="FILE", help="default: report.html in RUN, or here where there are several"
+    )
 
     sub = command("data", "look at data files, and build the bundled corpus from its sources")
     group = sub.add_subparsers(dest="what", metavar="WHAT", required=True)
