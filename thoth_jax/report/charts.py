@@ -75,14 +75,14 @@ class _Axis:
             every = max(1, (last - first + 3) // 4)
             self.ticks = [10.0**power for power in range(first, last + 1, every)]
             return
-        step = _nice((high - low) / 4)
+        step = _nice((high - low or abs(high)) / 4)
         if whole:
             step = max(1.0, step)
             self._low, self._high = low, max(high, low + 1)
         else:
             self._low, self._high = math.floor(low / step) * step, math.ceil(high / step) * step
             if self._low == self._high:
-                self._low, self._high = self._low - step, self._high + step
+                self._low, self._high = (self._low - step if low < 0 else 0.0), self._high + step
         first = math.ceil(self._low / step - 1e-9)
         last = math.floor(self._high / step + 1e-9)
         self.ticks = [tick * step for tick in range(first, min(last, first + 12) + 1)]

@@ -37,6 +37,7 @@ _CHARTS = (
     ("Seconds of a step", ("step_time/rollout", "step_time/update", "step_time/reward", "step_time/total"), False),
     ("Tokens a second", ("tokens_per_sec",), False),
 )
+_HEADINGS = {"pretrain": "Pretraining", "sft": "Supervised fine-tuning", "rl": "Reinforcement learning"}
 _NO_PARTS = ("rewards/mean", "rewards/std", "rewards/invalid")
 
 
@@ -70,8 +71,8 @@ def _state(run: RunFiles) -> str:
     planned = run.config.get("num_steps")
     state = "finished" if run.finished else "unfinished"
     of = f" of {planned}" if isinstance(planned, int) and planned > 0 else ""
-    took = f", {run.hours:.1f} h" if run.hours >= 1 else f", {60 * run.hours:.0f} min"
-    return f'<p class="dim">{_text(run.name)}: {_text(run.stage)}, step {run.step}{of}, {state}{took}</p>'
+    took = f"{run.hours:.1f} h" if run.hours >= 1 else f"{60 * run.hours:.1f} min"
+    return f'<p class="dim">{_text(run.name)}: {_text(run.stage)}, step {run.step}{of}, {state}, {took}</p>'
 
 
 def _table(table: Table) -> str:
@@ -111,7 +112,9 @@ def _stage(stage: str, runs: list[RunFiles]) -> str:
         shown.update(metrics)
     rest = sorted({name for run in runs for _, name in run.curves} - shown)
     others = "".join(_chart(name, (name,), runs, False) for name in rest)
-    blocks = [f'<h2 id="{_text(stage)}">{_text(stage)}</h2><div class="charts">{"".join(charts)}</div>']
+    blocks = [
+        f'<h2 id="{_text(stage)}">{_text(_HEADINGS.get(stage, stage))}</h2><div class="charts">{"".join(charts)}</div>'
+    ]
     if others:
         blocks.append(f'<details><summary>other metrics</summary><div class="charts">{others}</div></details>')
     for run in runs:
@@ -144,8 +147,8 @@ def _chart(title: str, metrics: Sequence[str], runs: list[RunFiles], log: bool) 
                 label = _label(run, metric, kind, several, len(metrics) > 1)
                 evaluated = kind == "eval"
                 colour = at if several else len(series)
-                later = metrics.index(metric) > 0 or (several and evaluated)
-                series.append(Series(label, steps, values, colour, evaluated, later))
+                dashed = several and (evaluated or metrics.index(metric) > 0)
+                series.append(Series(label, steps, values, colour, evaluated, dashed))
     return chart(_visible(title), [one._replace(label=_visible(one.label)) for one in series], log=log)
 
 

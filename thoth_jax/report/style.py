@@ -15,6 +15,7 @@ CSS = """
 body { margin: 0 auto; max-width: 1220px; padding: 24px 20px 60px; color: var(--ink); background: var(--back);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 19px; margin: 36px 0 6px; }
+h2::first-letter { text-transform: uppercase; }
 h3 { font-size: 15px; margin: 22px 0 8px; }
 p { margin: 4px 0; } .dim { color: var(--dim); }
 nav { margin: 10px 0 0; } nav a { margin-right: 14px; color: var(--c0); }
@@ -43,9 +44,10 @@ td small { display: block; color: var(--dim); font-size: 11.5px; }
 .answer { border: 1px solid var(--line); border-radius: 6px; padding: 10px 14px; margin: 12px 0;
   background: var(--card); }
 .answer .id { font-weight: 600; overflow-wrap: anywhere; } .answer .score { float: right; font-weight: 600; }
+.answer td { text-align: left; font-size: 12.5px; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; }
 pre.text { font: 12.5px/1.45 ui-monospace, Menlo, Consolas, monospace; margin: 6px 0;
-  max-height: 420px; overflow: auto; }
+  max-height: 230px; overflow: auto; }
 .formula { font: 12.5px/1.45 ui-monospace, Menlo, Consolas, monospace; margin: 6px 0; overflow-wrap: anywhere; }
 .step { border-left: 4px solid; border-radius: 3px; padding: 3px 8px; margin: 4px 0; font-size: 13px; }
 .step code { font: 12.5px ui-monospace, Menlo, Consolas, monospace; color: var(--ink); white-space: pre-wrap;
@@ -57,7 +59,6 @@ pre.text { font: 12.5px/1.45 ui-monospace, Menlo, Consolas, monospace; margin: 6
 .mismatched { border-color: var(--mid); background: var(--mid-back); color: var(--mid); }
 .added { border-color: var(--bad); background: var(--bad-back); color: var(--bad); }
 .missing { border-color: var(--gone); background: var(--gone-back); color: var(--gone); border-left-style: dashed; }
-.missing code { text-decoration: line-through; text-decoration-color: var(--gone); }
 summary { cursor: pointer; color: var(--dim); font-size: 13px; } details { margin: 6px 0; }
 @media print { .charts { grid-template-columns: repeat(3, 1fr); } body { max-width: none; } }
 """
