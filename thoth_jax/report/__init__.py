@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from thoth_jax.report.figure import Figure, figure
 from thoth_jax.report.page import page
 from thoth_jax.report.runs import read_runs
 
-__all__ = ["write_report"]
+__all__ = ["Figure", "figure", "write_report"]
 
 
 def write_report(paths: Sequence[str], out: str = "") -> str:

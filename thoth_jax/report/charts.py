@@ -36,6 +36,16 @@ def chart(title: str, series: Sequence[Series], *, log: bool = False) -> str:
     series = [one for one in series if len(one.steps)]
     if not series:
         return ""
+    newest = f' <b class="now">{number(series[0].values[-1])}</b>' if len(series) == 1 else ""
+    label = html.escape(title)
+    return (
+        f"<figure><figcaption>{label}{newest}</figcaption>{_legend(series)}"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{plot(series, log=log)}</svg></figure>'
+    )
+
+
+def plot(series: Sequence[Series], *, log: bool = False) -> str:
+    """The inside of an SVG of WIDTH x HEIGHT: grid and curves. At least one point; with `log` all values positive."""
     values = [value for one in series for value in one.values]
     steps = [step for one in series for step in one.steps]
     across, up = _Axis(min(steps), max(steps), whole=True), _Axis(min(values), max(values), log=log)
@@ -48,12 +58,7 @@ def chart(title: str, series: Sequence[Series], *, log: bool = False) -> str:
     parts = [_grid(across, up)]
     for one in series:
         parts.append(_curve(one, place))
-    newest = f' <b class="now">{number(series[0].values[-1])}</b>' if len(series) == 1 else ""
-    label = html.escape(title)
-    return (
-        f"<figure><figcaption>{label}{newest}</figcaption>{_legend(series)}"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
-    )
+    return "".join(parts)
 
 
 def number(value: float) -> str:

@@ -1,11 +1,13 @@
 """The style sheet of the page; light or dark as the reader's system asks."""
 
+# Of curves, on a light ground.
+PALETTE = ("#2563b8", "#d1691b", "#2a8a4f", "#b8327a", "#7552c2", "#0f8a94", "#a07a00", "#6b7280")
+
 CSS = """
 :root { color-scheme: light dark; --ink: #1c2126; --dim: #66707a; --line: #dde1e6; --back: #fff; --card: #f7f8fa;
   --good: #177245; --good-back: #e3f4ea; --mid: #8a5a00; --mid-back: #fdf1d8; --bad: #a8261f; --bad-back: #fce6e4;
   --gone: #57606a; --gone-back: #eceff2;
-  --c0: #2563b8; --c1: #d1691b; --c2: #2a8a4f; --c3: #b8327a;
-  --c4: #7552c2; --c5: #0f8a94; --c6: #a07a00; --c7: #6b7280; }
+  PALETTE }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e7ea; --dim: #98a2ad; --line: #343b43; --back: #14181c;
   --card: #1c2126; --good: #7ed3a2; --good-back: #16321f; --mid: #eabf66; --mid-back: #3a2c0c; --bad: #f2938c;
   --bad-back: #411a17; --gone: #a7b0ba; --gone-back: #2a3037;
@@ -61,4 +63,4 @@ pre.text { font: 12.5px/1.45 ui-monospace, Menlo, Consolas, monospace; margin: 6
 .missing { border-color: var(--gone); background: var(--gone-back); color: var(--gone); border-left-style: dashed; }
 summary { cursor: pointer; color: var(--dim); font-size: 13px; } details { margin: 6px 0; }
 @media print { .charts { grid-template-columns: repeat(3, 1fr); } body { max-width: none; } }
-"""
+""".replace("PALETTE", " ".join(f"--c{number}: {colour};" for number, colour in enumerate(PALETTE)))
