@@ -85,7 +85,9 @@ def _start_logging() -> None:
 def _quickstart(options, _overrides) -> int:
     from thoth_jax.quickstart import quickstart  # these import jax, which --help need not wait for
 
-    return quickstart(options.out, options.seed)
+    code = quickstart(options.out, options.seed)
+    _report_of(options.out)
+    return code
 
 
 def _train(options, overrides) -> int:
@@ -96,14 +98,34 @@ def _train(options, overrides) -> int:
         overrides = [*overrides, "task_args.skip_bad=true"]
     config = configuration.load(options.config, overrides)  # a typo is answered before jax has started
 
-    from thoth_jax.sharding import distributed_start
+    from thoth_jax.sharding import distributed_start, is_leader
     from thoth_jax.train.loop import dry_run, train
 
     distributed_start()
     if options.dry_run:
         print(dry_run(config))
         return 0
-    return train(config, allow_config_change=options.allow_config_change)
+    code = train(config, allow_config_change=options.allow_config_change)
+    if is_leader():
+        _report_of(configuration.run_dir_of(config))
+    return code
+
+
+def _report_of(directory: str) -> None:
+    """DIRECTORY/report.html; a fault in it must not make a finished run look failed."""
+    from thoth_jax.report import write_report
+
+    try:
+        write_report([directory])
+    except Exception as error:
+        logging.getLogger("thoth_jax").warning("%s: no report: %s", directory, error, exc_info=True)
+
+
+def _report(options, _overrides) -> int:
+    from thoth_jax.report import write_report
+
+    print(write_report(options.runs, options.out))
+    return 0
 
 
 def _how_to_answer(options):
@@ -146,7 +168,7 @@ def _generate(options, _overrides) -> int:
 def _score(options, _overrides) -> int:
     from thoth_jax.evaluation.files import score_file
 
-    return _judge(options, score_file)
+    return _judge(options, functools.partial(score_file, explain=options.explain))
 
 
 def _evaluate(options, _overrides) -> int:
@@ -270,6 +292,7 @@ _COMMANDS = {
     "data show": _data_show,
     "data stats": _data_stats,
     "data build": _data_build,
+    "report": _report,
     "convert": _convert,
     "bench": _bench,
 }

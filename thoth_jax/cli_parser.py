@@ -12,6 +12,7 @@ _EXAMPLES = {
     "generate": 'thoth generate --model runs/try --prompt "How is plasmid DNA released from E. coli?" --max-tokens 64',
     "score": "thoth score --gold bundled",
     "evaluate": "thoth evaluate --gold bundled --json",
+    "report": "thoth report runs/quickstart",
     "data": "thoth data show --type scaling",
     "data show": "thoth data show --type scaling --split test --number 2",
     "data stats": "thoth data stats",
@@ -131,8 +132,24 @@ def parser_of_commands() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--lexical", action="store_true", help="BLEU, ROUGE, METEOR, ... of the orc too (extra: eval)"
             )
+        else:
+            sub.add_argument(
+                "--explain",
+                type=_number(int, 0),
+                nargs="?",
+                const=3,
+                default=0,
+                metavar="N",
+                help="show of the first N answers (3 where N is left out) how the SCORE came about, step by step",
+            )
         sub.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         sub.add_argument("--skip-bad", action="store_true", help="count and list malformed rows and go on without them")
+
+    sub = command("report", "curves, results and sample answers of runs as one HTML page")
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="run directory, or a directory of runs, finished or not")
+    sub.add_argument(
+        "--out", default="", metavar="FILE", help="default: report.html in RUN, or here where there are several"
+    )
 
     sub = command("data", "look at data files, and build the bundled corpus from its sources")
     group = sub.add_subparsers(dest="what", metavar="WHAT", required=True)

@@ -82,8 +82,14 @@ class Rewards:
 class Task(Protocol):
     """A domain: its data, its prompts, its verifiable reward and its metrics. Splits: "train", "eval".
 
-    A Task may also have `check_gold(example)`, which raises InputError if answers to the example cannot be rewarded:
-    stage rl asks before its first step (see `check_gold` of this module).
+    A Task may also have
+      check_gold(example): raises InputError if answers to the example cannot be rewarded; stage rl asks before its
+        first step (see `check_gold` of this module).
+      judge(examples, completions) -> {metric: [B]}: what `evaluate` averages, for intervals.
+      cluster(example) -> str: examples with the same are not independent of each other.
+      explain(examples, completions) -> [B] dicts: why each answer got its reward, for the people who read samples:
+        {"formula": text, "reason": text, "steps": [{"status": "matched", "mismatched", "added" or "missing", "text",
+        "gold", "note"}]}; the report shows them.
     """
 
     name: str

@@ -17,12 +17,13 @@ from thoth_jax.evaluation.lexical import averages, lexical_metrics
 from thoth_jax.evaluation.structured import evaluator_blocks, read_key, structured_metrics
 from thoth_jax.protocol import grammar
 from thoth_jax.protocol.schema import ProtocolItem, read_items, read_rows, row_id
+from thoth_jax.rewards.explain import explain_batch, explained_text
 from thoth_jax.rewards.score import COMPONENTS, ScoreConfig, score_batch
 
 Report = tuple[list[dict[str, Any]], dict[str, Any]]
 
 
-def score_file(gold, input=None, config: ScoreConfig | None = None, skip_bad: bool = False) -> Report:
+def score_file(gold, input=None, config: ScoreConfig | None = None, skip_bad: bool = False, explain: int = 0) -> Report:
     """SCORE of a file of predictions.
 
     Without `input` every gold answer is scored against itself. A gold row without a full answer (SciRecipe-Eval rows
@@ -34,16 +35,19 @@ def score_file(gold, input=None, config: ScoreConfig | None = None, skip_bad: bo
       input: path of prediction rows, or None.
       config: default `ScoreConfig()`.
       skip_bad: bad rows of either file, and ids that only one of them has, are left out and listed under "bad".
+      explain: so many of the first answers are explained (see `rewards.explain`).
 
     Returns:
       rows {"id", "total", the other components, "reason"} and a summary {"count", "mean": {component: mean},
-      "reasons": {reason without its position: count}, "bad": [message]}.
+      "reasons": {reason without its position: count}, "bad": [message]}, with `explain` also "explained":
+      [{"id", "formula", "reason", "steps"}].
 
     Raises:
       InputError: unreadable rows; a gold without a key; duplicate ids; ids that the two files do not share.
     """
     items, outputs, bad = _pairs(gold, input, skip_bad, _answer, grammar.parse_key_block)
-    score = score_batch(outputs, [item.key for item in items], config or ScoreConfig())
+    config = config or ScoreConfig()
+    score = score_batch(outputs, [item.key for item in items], config)
     rows = [
         {"id": item.id}
         | {name: _number(getattr(score, name)[index]) for name in COMPONENTS}
@@ -57,6 +61,10 @@ def score_file(gold, input=None, config: ScoreConfig | None = None, skip_bad: bo
         "reasons": dict(refused.most_common()),
         "bad": bad,
     }
+    if explain:
+        chosen = items[:explain]
+        found = explain_batch(outputs[:explain], [item.key for item in chosen], config)
+        summary["explained"] = [{"id": item.id} | one.to_json() for item, one in zip(chosen, found, strict=True)]
     return rows, summary
 
 
@@ -113,7 +121,7 @@ def write_jsonl(path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """A summary of `score_file` or `evaluate_file` as plain text, at most 100 columns wide."""
+    """A summary of `score_file` or `evaluate_file` as plain text, at most 100 columns wide (but explained steps)."""
     lines = [f"{summary['count']} answers"]
     if "mean" in summary:
         lines += [f"  {name:<18}{value:8.4f}" for name, value in summary["mean"].items()]
@@ -130,6 +138,8 @@ def table(summary: Mapping[str, Any]) -> str:
         for heads in (words, averaged):
             lines += _metric_table(groups, heads) if heads else []
         lines += [f"missing: {family}: {why}" for family, why in summary.get("missing", {}).items()]
+    for explained in summary.get("explained", ()):
+        lines += ["", _cut(explained["id"], 100), explained_text(explained)]
     for message in summary["bad"]:
         lines += textwrap.wrap(f"skipped: {_printable(message)}", 100, subsequent_indent="  ")
     return "\n".join(lines)

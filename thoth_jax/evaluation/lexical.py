@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from thoth_jax.errors import first_line
+from thoth_jax.rewards.lexical import bleu_scores, plain, rouge_scores
 
 # The columns of the paper's tables, in their order; Table 2 leaves out Order-Tau.
 TABLE = (
@@ -54,7 +55,7 @@ def lexical_metrics(predicted: Sequence[str], gold: Sequence[str]) -> tuple[dict
     if len(predicted) != len(gold):
         raise ValueError(f"{len(predicted)} predicted but {len(gold)} gold texts")
     said = [index for index, text in enumerate(predicted) if text.strip()]
-    pairs = [(_plain(predicted[index]), _plain(gold[index])) for index in said]
+    pairs = [(plain(predicted[index]), plain(gold[index])) for index in said]
     found, missing = {}, {}
     for family, names in NAMES.items():
         try:
@@ -81,29 +82,8 @@ def averages(means: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def _plain(text: str) -> str:
-    """No lone surrogates, which the libraries cannot encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _bleu(pairs) -> list:
-    from sacrebleu.metrics import BLEU  # each family imports its own: they are optional, and slow to import
-
-    metric = BLEU(effective_order=True)
-    precisions = [np.asarray(metric.sentence_score(one, [other]).precisions) / 100 for one, other in pairs]
-    return [[*row, row.mean()] for row in precisions]
-
-
-def _rouge(pairs) -> list:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-    scores = [scorer.score(other, one) for one, other in pairs]
-    return [[score[name].fmeasure for name in ("rouge1", "rouge2", "rougeL")] for score in scores]
-
-
 def _meteor(pairs) -> list:
-    from nltk.translate.meteor_score import meteor_score
+    from nltk.translate.meteor_score import meteor_score  # each family imports its own: optional, and slow to import
 
     return [[meteor_score([other.split()], one.split())] for one, other in pairs]
 
@@ -132,8 +112,8 @@ def _f1(one: set[str], other: set[str]) -> float:
 
 
 _FAMILIES: dict[str, Callable] = {
-    "bleu": _bleu,
-    "rouge": _rouge,
+    "bleu": bleu_scores,
+    "rouge": rouge_scores,
     "meteor": _meteor,
     "kw_f1": _keywords,
     "bertscore": _bertscore,

@@ -84,6 +84,7 @@ class ProtocolItem:
     key, orc: the text of those blocks, without tags.
     actions:  allowed actions in the order to show them; None if the row lists none.
     where:    "file:line", for messages.
+    protocol: name of the protocol that the item is of, or "" where the row does not say.
     """
 
     id: str
@@ -97,6 +98,7 @@ class ProtocolItem:
     level: str = "unknown"
     verbatim: bool = False
     where: str = ""
+    protocol: str = ""
 
 
 class Items(NamedTuple):
@@ -228,7 +230,7 @@ def item_of(row: Row, where: str) -> ProtocolItem:
       InputError: a row of none of the formats; a field that is missing or of the wrong type.
     """
     data = row.data
-    common = {"id": row_id(row, where), "where": where}
+    common = {"id": row_id(row, where), "where": where, "protocol": _optional_text(data, "protocol", where)}
     for name in ("type", "level"):
         value = data.get(name)
         if value is not None and not isinstance(value, (str, int)):

@@ -12,7 +12,7 @@ import numpy as np
 import snowballstemmer
 
 from thoth_jax.protocol.columns import Numbering, places
-from thoth_jax.protocol.grammar import Sketch
+from thoth_jax.protocol.grammar import Sketch, Step
 from thoth_jax.protocol.scan import Answers
 from thoth_jax.rewards import encoding
 
@@ -106,6 +106,18 @@ class _StemTable(dict):
 
 
 _stems = _StemTable()
+
+
+def unsaid(step: Step, sentence: str) -> list[str]:
+    """The white-space words of a key step that the token measure does not find in its orc sentence."""
+
+    def stems(word: str) -> frozenset[int]:
+        number = _stems[word]
+        return frozenset((number,) if number >= 0 else () if number == -1 else _stems.several[-2 - number])
+
+    said = frozenset().union(*map(stems, sentence.split()))
+    words = " ".join((step.action, *step.objects, *step.parameters)).split()
+    return [word for word in dict.fromkeys(words) if not stems(word) <= said]
 
 
 class Words(NamedTuple):

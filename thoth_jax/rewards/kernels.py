@@ -28,6 +28,15 @@ class Options(NamedTuple):
     use_decay: bool
 
 
+class Pairing(NamedTuple):
+    """Which gold step each predicted one is compared with, [B, S]; obj, par and decay are 0 where partner is -1."""
+
+    partner: jax.Array
+    obj: jax.Array
+    par: jax.Array
+    decay: jax.Array
+
+
 class PairScores(NamedTuple):
     """One value a pair, float32. matched is a count; obj, par and decay are means over the aligned pairs."""
 
@@ -40,6 +49,11 @@ class PairScores(NamedTuple):
     obj: jax.Array
     par: jax.Array
     decay: jax.Array
+    pairing: Pairing  # what the values were made of
+
+
+# The fields of PairScores that are one value a pair.
+VALUES = PairScores._fields[:-1]
 
 
 def step_scale(difference, limit):
@@ -226,6 +240,7 @@ def _score_pair(predicted: Steps, gold: Steps, order, options: Options, alignmen
         obj=mean(obj, matched),
         par=mean(par, matched),
         decay=mean(decay, matched),
+        pairing=Pairing(partner, *(jnp.where(aligned, values, 0.0) for values in (obj, par, decay))),
     )
 
 
@@ -244,7 +259,7 @@ def pair_scores(
       order: None, or (before [G, T, T], partial [G]) as in `encoding.Batch`.
 
     Returns:
-      PairScores of [B] arrays.
+      PairScores of [B] arrays (and its pairing).
     """
     paired, order = jax.tree.map(lambda leaf: leaf[gold_row], (gold, order))
     score = functools.partial(_score_pair, options=options, alignment=alignment)

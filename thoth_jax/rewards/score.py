@@ -282,7 +282,7 @@ def pair_scores(
     """
     options = options_of(config)
     size = predictions.count.shape[0]
-    found = {name: np.zeros(size, np.float32) for name in kernels.PairScores._fields}
+    found = {name: np.zeros(size, np.float32) for name in kernels.VALUES}
     if not size:
         return found
     batches = encoding.encode(predictions, golds, gold_of, canonical, after)
@@ -298,8 +298,8 @@ def pair_scores(
         for batch in batches
     ]
     for batch, scores in zip(batches, results, strict=True):
-        for name, values in scores._asdict().items():
-            found[name][batch.rows] = np.asarray(values)[: batch.rows.shape[0]]
+        for name in kernels.VALUES:
+            found[name][batch.rows] = np.asarray(getattr(scores, name))[: batch.rows.shape[0]]
     return found
 
 

@@ -11,6 +11,7 @@ from thoth_jax.errors import InputError, nearest
 from thoth_jax.evaluation.structured import evaluator_blocks, structured_metrics
 from thoth_jax.protocol import grammar, prompts
 from thoth_jax.protocol.schema import ProtocolItem, read_documents, read_items
+from thoth_jax.rewards.explain import explain_batch
 from thoth_jax.rewards.score import ScoreConfig, score_batch
 from thoth_jax.task import Completion, Example, Message, Rewards
 
@@ -132,6 +133,10 @@ class ProtocolTask:
 
     def evaluate(self, examples: Sequence[Example], completions: Sequence[Completion]) -> dict[str, float]:
         """Mean SCORE, how many answers pass each gate, and the structured metrics of SciRecipe-Eval."""
+        return {name: float(np.mean(values)) for name, values in self.judge(examples, completions).items()}
+
+    def judge(self, examples: Sequence[Example], completions: Sequence[Completion]) -> dict[str, np.ndarray]:
+        """The metrics of `evaluate` of each answer, float64 [B]."""
         rewards = self.reward(examples, completions)
         predicted = [evaluator_blocks(completion.text)[0] for completion in completions]
         structured = structured_metrics(predicted, [example.data["item"].key for example in examples])
@@ -145,7 +150,17 @@ class ProtocolTask:
             },
             "steps": [len([line for line in key.split("\n") if line.strip()]) for key in predicted],
         }
-        return {name: float(np.mean(np.asarray(values, np.float64))) for name, values in metrics.items()}
+        return {name: np.asarray(values, np.float64) for name, values in metrics.items()}
+
+    def cluster(self, example: Example) -> str:
+        """The protocol that an item is of: items of one protocol are not independent. The item itself if unknown."""
+        return example.data["item"].protocol or example.id
+
+    def explain(self, examples: Sequence[Example], completions: Sequence[Completion]) -> list[dict]:
+        """Why each answer got its SCORE, as `rewards.explain.Explanation.to_json`."""
+        golds = [example.data["item"].key for example in examples]
+        found = explain_batch([completion.text for completion in completions], golds, self.score_config)
+        return [explanation.to_json() for explanation in found]
 
     def _items(self, split: str) -> list[ProtocolItem]:
         if not self._from_bundle(split):

@@ -15,7 +15,7 @@ from thoth_jax.models import hidden_states, token_logprobs
 from thoth_jax.rl.metrics import mean_metrics
 from thoth_jax.train.build import Run
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
-from thoth_jax.train.sampling import Answerer, completion_metrics, prompts_of, usable
+from thoth_jax.train.sampling import Answerer, completion_metrics, prompts_of, sample_rows, usable
 from thoth_jax.train.state import TrainState, apply_update, microbatches, place, summed_gradient
 
 # In stage pretrain the policy continues the first tokens of held-out documents, for people to read.
@@ -145,8 +145,7 @@ class LmStage:
             return metrics, [{"document": _shown(text), "output": c.text} for text, c in pairs]
         metrics.update(self._run.task.evaluate(self._eval_examples, completions))
         metrics.update(completion_metrics(completions))
-        pairs = zip(self._eval_examples, completions, strict=True)
-        return metrics, [{"id": e.id, "output": c.text, "finish_reason": c.finish_reason} for e, c in pairs]
+        return metrics, sample_rows(self._run.task, self._eval_examples, completions)
 
     def _held_out_loss(self, state: TrainState) -> dict:
         config, total, weight = self.config, 0.0, 0.0

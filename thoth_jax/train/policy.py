@@ -26,7 +26,7 @@ from thoth_jax.task import Rewards, check_gold
 from thoth_jax.train.build import Run
 from thoth_jax.train.groups import GroupSource, RewardedGroup
 from thoth_jax.train.optimizer import learning_rate_schedule, make_optimizer
-from thoth_jax.train.sampling import Answerer, completion_metrics, length_metrics, prompts_of
+from thoth_jax.train.sampling import Answerer, completion_metrics, length_metrics, prompts_of, sample_rows
 from thoth_jax.train.state import TrainState, apply_update, microbatches, place, summed_gradient
 
 logger = logging.getLogger(__name__)
@@ -352,12 +352,10 @@ class RlStage:
         metrics["rewards/mean"] = _mean(rewards.total, rewards.valid)
         metrics.update({f"rewards/{name}": _mean(values, True) for name, values in rewards.parts.items()})
         metrics.update(completion_metrics(completions))
-        rows = []
-        for number, (example, completion) in enumerate(zip(self._eval_examples, completions, strict=True)):
-            row = {"id": example.id, "output": completion.text, "finish_reason": completion.finish_reason}
+        rows = sample_rows(self._run.task, self._eval_examples, completions)
+        for number, row in enumerate(rows):
             row["reward"] = float(rewards.total[number]) if rewards.valid[number] else None
             row["parts"] = {name: float(values[number]) for name, values in rewards.parts.items()}
-            rows.append(row)
         return metrics, rows
 
 

@@ -105,6 +105,23 @@ def length_metrics(lengths: Sequence[int], finish_reasons: Sequence[str]) -> dic
     }
 
 
+def sample_rows(task, examples: Sequence[Example], completions: Sequence[Completion]) -> list[dict]:
+    """What samples/STEP.jsonl says of each answer: id, question (the last turn of the prompt), output, finish_reason,
+    and "explained" where the Task explains rewards."""
+    explain = getattr(task, "explain", None)
+    said = [{"explained": one} for one in explain(examples, completions)] if explain else [{} for _ in examples]
+    return [
+        {
+            "id": example.id,
+            "question": task.messages(example)[-1]["content"],
+            "output": completion.text,
+            "finish_reason": completion.finish_reason,
+            **more,
+        }
+        for example, completion, more in zip(examples, completions, said, strict=True)
+    ]
+
+
 def json_line(row: dict) -> str:
     """A row as one line of JSON that any reader takes: a lone surrogate stays an escape."""
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
