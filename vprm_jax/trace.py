@@ -117,6 +117,7 @@ class TraceFormat:
         self.domain = tool.domain(domain)
         self._names = {step.name.casefold(): step.name for step in self.domain.steps}
         self._labels = {step.name: {label.casefold(): label for label in step.labels} for step in self.domain.steps}
+        self._implied: dict[tuple[str | None, ...], str | None] = {}  # by the labels of all steps, which are few
         self._verdicts = {verdict: verdict for verdict in tools.VERDICTS} | VERDICT_ALIASES.get(tool.name, {})
 
     def messages(self, report: str, *, trace_mode: str = "path") -> list[dict[str, str]]:
@@ -219,10 +220,13 @@ class TraceFormat:
 
     def verify(self, trace: Trace) -> Verified:
         """Compare the stated verdict with the one that the trace's own labels imply (the paper's C_i)."""
-        labels = {name: label for name, label in trace.steps if label is not None}
-        found = implied(self.domain, labels)
         if not trace.think:
             return Verified(None, False, trace.problems[0])
+        labels = {name: label for name, label in trace.steps if label is not None}
+        known = tuple(map(labels.get, self._labels))
+        if known not in self._implied:
+            self._implied[known] = implied(self.domain, labels)
+        found = self._implied[known]
         if found is None:
             missing = [step.name for step in self.domain.steps if step.name not in labels]
             return Verified(None, False, f"no usable label of {missing[0]}" if missing else "the labels decide nothing")
