@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from thoth_jax.evaluation import intervals
-from thoth_jax.evaluation.intervals import bootstrap_mean, bootstrap_statistic, paired_difference, paired_statistic
+from thoth_jax.evaluation.intervals import (
+    bootstrap_mean,
+    bootstrap_statistic,
+    bootstrap_statistics,
+    paired_difference,
+    paired_statistic,
+    paired_statistics,
+)
 
 
 def test_interval_is_that_of_the_normal_limit():
@@ -92,6 +99,14 @@ def test_p_value_of_no_difference_is_uniform():
 def test_paired_statistic_of_ratios():
     a, b = np.array([[1, 1], [1, 1], [1, 2]]), np.array([[0, 1], [1, 1], [0, 2]])
     assert paired_statistic(lambda sums: sums[:, 0] / sums[:, 1], a, b).mean == pytest.approx(3 / 4 - 1 / 4)
+
+
+def test_several_statistics_share_their_draws():
+    columns = np.random.default_rng(7).random((30, 2))
+    both = bootstrap_statistics(lambda sums: sums, columns, seed=3)
+    assert both == [bootstrap_statistic(lambda sums, at=at: sums[:, at], columns, seed=3) for at in range(2)]
+    pairs = paired_statistics(lambda sums: sums, columns, columns[::-1], seed=3)
+    assert pairs[1] == paired_statistic(lambda sums: sums[:, 1], columns, columns[::-1], seed=3)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 Statistic = Callable[[np.ndarray], np.ndarray]  # sums [S, M] -> [S]
+Statistics = Callable[[np.ndarray], np.ndarray]  # sums [S, M] -> [S, Q]
 
 _CELLS = 2**21  # clusters times draws that are in memory at once
 
@@ -66,8 +67,21 @@ def bootstrap_statistic(
     Raises:
       ValueError: as `bootstrap_mean`.
     """
+    return bootstrap_statistics(_one(fn), columns, clusters, samples=samples, level=level, seed=seed)[0]
+
+
+def bootstrap_statistics(
+    fn: Statistics,
+    columns,
+    clusters: Sequence | None = None,
+    *,
+    samples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> list[Interval]:
+    """Q statistics of the same draws: as `bootstrap_statistic`, but `fn` returns [S, Q]."""
     point, drawn = _draws(fn, columns, clusters, samples, seed)
-    return Interval(point, *_bounds(drawn, level))
+    return [Interval(float(value), *_bounds(own, level)) for value, own in zip(point, drawn.T, strict=True)]
 
 
 def paired_difference(
@@ -101,18 +115,36 @@ def paired_statistic(
     Raises:
       ValueError: as `bootstrap_mean`.
     """
+    return paired_statistics(_one(fn), a, b, clusters, samples=samples, level=level, seed=seed)[0]
+
+
+def paired_statistics(
+    fn: Statistics, a, b, clusters: Sequence | None = None, *, samples: int = 2000, level: float = 0.95, seed: int = 0
+) -> list[Difference]:
+    """Q differences of the same draws: as `paired_statistic`, but `fn` returns [S, Q]."""
     a, b = _matrix(a), _matrix(b)
     if a.shape != b.shape:
         raise ValueError(f"paired runs need the same rows: {a.shape} and {b.shape}")
     width = a.shape[1]
     both = np.concatenate([a, b], axis=1)
     point, drawn = _draws(lambda sums: fn(sums[:, :width]) - fn(sums[:, width:]), both, clusters, samples, seed)
-    low, high = _bounds(drawn, level)
-    if drawn.size == 0 or np.isnan(point):
-        return Difference(point, low, high, float("nan"))
+    return [
+        Difference(float(value), *_bounds(own, level), _p_value(value, own))
+        for value, own in zip(point, drawn.T, strict=True)
+    ]
+
+
+def _p_value(point: float, drawn: np.ndarray) -> float:
+    drawn = drawn[np.isfinite(drawn)]
+    if not drawn.size or np.isnan(point):
+        return float("nan")
     # The addend counts draws that differ from the bound by rounding only.
     extreme = np.abs(drawn - point) >= abs(point) - 1e-12
-    return Difference(point, low, high, float((1 + extreme.sum()) / (1 + drawn.size)))
+    return float((1 + extreme.sum()) / (1 + drawn.size))
+
+
+def _one(fn: Statistic) -> Statistics:
+    return lambda sums: fn(sums)[:, None]
 
 
 def _mean(sums: np.ndarray) -> np.ndarray:
@@ -134,18 +166,17 @@ def _matrix(columns) -> np.ndarray:
     return columns
 
 
-def _draws(fn: Statistic, columns, clusters, samples: int, seed: int) -> tuple[float, np.ndarray]:
-    """The statistic of all rows, and of each draw of clusters where it is defined; no draws of one cluster."""
+def _draws(fn: Statistics, columns, clusters, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The statistics of all rows [Q], and of each draw of clusters [S, Q]; no draws (S = 0) of one cluster."""
     if samples < 1:
         raise ValueError(f"samples = {samples}: expected 1 or more")
     sums = _cluster_sums(_matrix(columns), clusters)
     # An undefined ratio is NaN, which is what `fn` is asked for.
     with np.errstate(invalid="ignore", divide="ignore"):
-        point = float(fn(sums.sum(0, keepdims=True))[0])
+        point = fn(sums.sum(0, keepdims=True))[0]
         if sums.shape[0] == 1:
-            return point, np.empty(0)
-        drawn = np.concatenate([fn(weights @ sums) for weights in _weights(sums.shape[0], samples, seed)])
-    return point, drawn[np.isfinite(drawn)]
+            return point, np.empty((0, point.shape[0]))
+        return point, np.concatenate([fn(weights @ sums) for weights in _weights(sums.shape[0], samples, seed)])
 
 
 def _cluster_sums(columns: np.ndarray, clusters) -> np.ndarray:
@@ -174,6 +205,7 @@ def _weights(clusters: int, samples: int, seed: int) -> Iterator[np.ndarray]:
 def _bounds(drawn: np.ndarray, level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise ValueError(f"level = {level}: expected a share between 0 and 1")
+    drawn = drawn[np.isfinite(drawn)]
     if not drawn.size:
         return float("nan"), float("nan")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
