@@ -5,6 +5,7 @@ import stat
 import pytest
 
 from thoth_jax.bench import rollout
+from thoth_jax.bench.contenders import TINY
 from thoth_jax.cli import main
 from thoth_jax.errors import InputError
 from thoth_jax.models import QwenConfig
@@ -37,7 +38,7 @@ def test_every_case_gives_rates_and_the_share_of_the_floor(monkeypatch):
 def test_operations_are_those_of_the_published_count():
     """facts on the peers: 75.8 GFLOP with the eight prompts read once."""
     case = rollout.CASES["even"]
-    found = rollout._operations(case, rollout.TINY, [[128] * 8] * 8)
+    found = rollout._operations(case, TINY, [[128] * 8] * 8)
     assert found == pytest.approx(75.8e9, rel=0.01)
 
 

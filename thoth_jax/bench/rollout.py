@@ -1,42 +1,19 @@
 """`thoth bench rollout`: the engine beside other samplers, on the same weights, interleaved, a process each."""
 
-import json
-import os
-import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from thoth_jax.errors import InputError
+from thoth_jax.bench.contenders import TINY, Contender, environment_of, machine, pythons_of
 from thoth_jax.models import hf
 from thoth_jax.models.qwen import QwenConfig, init_params
 
-# 4.2 million parameters: the tiny Qwen3 that the peers' published figures were measured with.
-TINY = QwenConfig(
-    vocab_size=4096,
-    hidden_size=256,
-    intermediate_size=768,
-    num_layers=4,
-    num_heads=8,
-    num_kv_heads=4,
-    head_dim=32,
-)
-_SERVE = pathlib.Path(__file__).parent / "peers" / "serve.py"
-# Freed memory stays with the process; without these, page faults cost every contender, and not all of them alike.
-KEEP = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-    "MALLOC_TOP_PAD_": str(2**28),
-    "MALLOC_ARENA_MAX": "1",
-}
+_SERVE = "serve.py"
 
 
 class Case(NamedTuple):
@@ -81,20 +58,17 @@ def bench_rollout(
     Raises:
       InputError: a peer's Python has neither library, or does not start.
     """
-    contenders = {"thoth": sys.executable} | {_kind(path): path for path in peers}
+    pythons = pythons_of(peers)
     result: dict[str, Any] = {
         "config": {"repeats": repeats, "seed": seed, "allocator": allocator, "group_size": 8},
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "device": jax.devices()[0].device_kind,
-        "matmul_gflops": _matmul_gflops(),
+        **machine(),
         "cases": {},
     }
-    environment = dict(os.environ) | (KEEP if allocator == "keep" else {})
+    environment = environment_of(allocator)
     with tempfile.TemporaryDirectory() as model:
         hf.save(model, config, init_params(config, jax.random.key(seed)), None)
         for name in cases:
-            found = _measure(CASES[name], contenders, model, repeats, seed, environment, config)
+            found = _measure(CASES[name], pythons, model, repeats, seed, environment, config)
             floor = _operations(CASES[name], config, found.pop("lengths")) / result["matmul_gflops"] / 1e9
             rates = {who: row["tokens_per_s"] for who, row in found.items() if "tokens_per_s" in row}
             others = [rate for who, rate in rates.items() if who != "thoth"]
@@ -104,59 +78,6 @@ def bench_rollout(
                 if others:
                     result["cases"][name]["times_the_best_peer"] = rates["thoth"] / max(others)
     return result
-
-
-def _kind(python: str) -> str:
-    """Which peer an environment holds."""
-    probe = (
-        "import importlib.util as u; print('tunix' if u.find_spec('tunix') else"
-        " 'transformers' if u.find_spec('torch') and u.find_spec('transformers') else '')"
-    )
-    try:
-        done = subprocess.run([python, "-c", probe], capture_output=True, text=True, timeout=120, cwd="/")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"--peer-python {python}: does not start ({error})") from error
-    kind = done.stdout.strip()
-    if done.returncode or not kind:
-        raise InputError(f"--peer-python {python}: needs google-tunix, or transformers and torch, installed in it")
-    return kind
-
-
-class _Contender:
-    """A process that serves requests."""
-
-    def __init__(self, kind: str, python: str, model: str, cache_length: int, environment: dict[str, str]):
-        command = [python, str(_SERVE), kind, model, str(cache_length)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-            cwd=model,
-        )
-        self.hello = self._answer()
-
-    def ask(self, request: dict) -> dict:
-        """The answer to a request; {"error": ...} where there is none."""
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        except OSError:
-            pass  # it has died: there is no answer either
-        return self._answer()
-
-    def _answer(self) -> dict:
-        line = self._process.stdout.readline()
-        return json.loads(line) if line else {"error": f"ended with code {self._process.wait()}"}
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
 
 
 def _measure(case: Case, pythons, model: str, repeats: int, seed: int, environment, config: QwenConfig) -> dict:
@@ -169,7 +90,7 @@ def _measure(case: Case, pythons, model: str, repeats: int, seed: int, environme
     running = {}
     try:
         for who, python in pythons.items():
-            contender = _Contender(who, python, model, case.prompt_length + case.longest, environment)
+            contender = Contender(_SERVE, who, python, model, str(case.prompt_length + case.longest), environment)
             # Both requests once before anything is timed: they compile.
             first = contender.hello if "error" in contender.hello else contender.ask(request)
             first = first if "error" in first else contender.ask(request | {"lengths": ones})
@@ -218,16 +139,3 @@ def _operations(case: Case, config: QwenConfig, lengths) -> float:
     for length in np.ravel(lengths):
         total += length * (2 * layers + 2 * c.hidden_size * c.vocab_size) + attention * length * (S + length / 2)
     return float(total)
-
-
-def _matmul_gflops(size: int = 2048) -> float:
-    """Speed of a large float32 matrix product here and now."""
-    x = jnp.ones((size, size), jnp.float32)
-    product = jax.jit(lambda a, b: a @ b)
-    product(x, x).block_until_ready()
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        product(x, x).block_until_ready()
-        times.append(time.perf_counter() - start)
-    return 2 * size**3 / min(times) / 1e9

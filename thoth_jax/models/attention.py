@@ -1,5 +1,7 @@
 """Grouped-query attention in float32 softmax, and the masks that keep segments apart."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -54,6 +56,103 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.
     weights = weights.astype(v.dtype).reshape(B, K, -1, S)
     out = jnp.einsum("BKMS,BKSH->BKMH", weights, v, preferred_element_type=jnp.float32)
     return out.reshape(B, N, T, H).transpose(0, 2, 1, 3).astype(q.dtype)
+
+
+def training_attention(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array | None = None) -> jax.Array:
+    """Causal attention within segments, with a backward pass that keeps no [T, T] weights.
+
+    Queries go in blocks, each against the keys up to its end, so close to half of the square is never computed. The
+    backward pass makes a block's weights again from the saved log-sum of its rows (FlashAttention-2, arXiv
+    2307.08691, section 3.1): one product and one exponential, where saving them would cost [N, T, T] a row and layer.
+
+    Args:
+      q: [B, T, N, H]. k, v: [B, T, K, H], N a multiple of K; head n uses key/value head n // (N // K).
+      segment_ids: [B, T], see `causal_mask`; None: each row is one segment.
+
+    Returns:
+      [B, T, N, H] in the dtype of q; 0 for a query that may see nothing.
+    """
+    return _blocked(q, k, v, segment_ids)
+
+
+def _ranges(length: int) -> list[tuple[int, int]]:
+    """The blocks of queries. Shorter than 64 their products run slowly; more than 8 give little and compile longer."""
+    size = max(64, -(-length // 8))
+    return [(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _lead(x: jax.Array, heads: int) -> jax.Array:
+    """[B, T, N, H] as [B, heads, N / heads, T, H]."""
+    B, T, N, H = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(B, heads, N // heads, T, H)
+
+
+def _scores(q, k, segment_ids, start: int, end: int) -> jax.Array:
+    """Scaled scores [B, K, G, end - start, end] of the queries of a block, `MASKED` where they may not look."""
+    B, K, G, T, H = q.shape
+    scores = jnp.einsum("BKMH,BKSH->BKMS", q.reshape(B, K, G * T, H), k, preferred_element_type=jnp.float32)
+    seen = (jnp.arange(start, end)[:, None] >= jnp.arange(end)[None])[None]
+    if segment_ids is not None:
+        own = segment_ids[:, start:end, None]
+        seen = seen & (own == segment_ids[:, None, :end]) & (own != 0)
+    return jnp.where(seen[:, None, None], scores.reshape(B, K, G, T, end) * H**-0.5, MASKED)
+
+
+@jax.custom_vjp
+def _blocked(q, k, v, segment_ids):
+    return _blocked_forward(q, k, v, segment_ids)[0]
+
+
+def _blocked_forward(q, k, v, segment_ids):
+    (B, T, N, H), K = q.shape, k.shape[2]
+    query, key, value = _lead(q, K), k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    outs, logs = [], []
+    for start, end in _ranges(T):
+        scores = _scores(query[:, :, :, start:end], key[:, :, :end], segment_ids, start, end)
+        # Far below any score, far above MASKED: a query that sees nothing gets weights of exp(-5e29) = 0.
+        top = jnp.maximum(scores.max(axis=-1, keepdims=True), MASKED / 2)
+        weights = jnp.exp(scores - top)
+        total = jnp.maximum(weights.sum(axis=-1, keepdims=True), 1e-30)
+        weights = weights.astype(v.dtype).reshape(B, K, -1, end)
+        out = jnp.einsum("BKMS,BKSH->BKMH", weights, value[:, :, :end], preferred_element_type=jnp.float32)
+        outs.append(out.reshape(B, K, -1, end - start, H) / total)
+        logs.append(top + jnp.log(total))
+    out = jnp.concatenate(outs, axis=3).reshape(B, N, T, H).transpose(0, 2, 1, 3).astype(q.dtype)
+    return out, (q, k, v, segment_ids, out, jnp.concatenate(logs, axis=3))
+
+
+def _blocked_backward(saved, gradient):
+    q, k, v, segment_ids, out, logs = saved
+    (B, T, N, H), K = q.shape, k.shape[2]
+    mean = jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), axis=-1)  # [B, T, N]
+    mean = _lead(mean[..., None], K)
+    query, key, value = _lead(q, K), k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    gradient = _lead(gradient, K)
+    to_q, to_k, to_v = [], 0.0, 0.0
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    for start, end in _ranges(T):
+
+        def rows(x, start=start, end=end):
+            return x[:, :, :, start:end].reshape(B, K, -1, x.shape[-1])
+
+        own, keys, values, up = rows(query), key[:, :, :end], value[:, :, :end], rows(gradient)
+        scores = _scores(query[:, :, :, start:end], keys, segment_ids, start, end).reshape(B, K, -1, end)
+        weights = jnp.exp(scores - rows(logs))
+        change = weights * (product("BKMH,BKSH->BKMS", up, values) - rows(mean)) * H**-0.5
+        weights, change = weights.astype(v.dtype), change.astype(q.dtype)
+        to_q.append(product("BKMS,BKSH->BKMH", change, keys).reshape(B, K, N // K, end - start, H))
+        rest = ((0, 0), (0, 0), (0, T - end), (0, 0))
+        to_k += jnp.pad(product("BKMS,BKMH->BKSH", change, own), rest)
+        to_v += jnp.pad(product("BKMS,BKMH->BKSH", weights, up), rest)
+    to_q = jnp.concatenate(to_q, axis=3).reshape(B, N, T, H)
+
+    def back(x, like):
+        return x.transpose(0, 2, 1, 3).astype(like.dtype)
+
+    return back(to_q, q), back(to_k, k), back(to_v, v), None
+
+
+_blocked.defvjp(_blocked_forward, _blocked_backward)
 
 
 def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, size: int = 512) -> jax.Array:

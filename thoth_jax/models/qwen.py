@@ -181,11 +181,18 @@ def _initialiser(config: QwenConfig, mesh: Mesh | None) -> Callable[[jax.Array],
     return jax.jit(create, out_shardings=None if mesh is None else param_shardings(config, mesh))
 
 
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Root-mean-square norm over the last axis, in float32, returned in the dtype of x."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     return (wide * weight.astype(jnp.float32)).astype(x.dtype)
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False)
+def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """silu(gate) * up; of its many parts the backward pass gets the two arguments alone."""
+    return jax.nn.silu(gate) * up
 
 
 # Maps of one input that `join` lays side by side, so that small batches meet one wide matrix.
@@ -207,7 +214,17 @@ def join(layers: Params) -> Params:
 def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
     """x [B, T, inputs] times weight [inputs..., outputs...] -> float32 [B, T, outputs]."""
     weight = weight.astype(x.dtype).reshape(x.shape[-1], -1)
-    return jnp.matmul(x, weight, preferred_element_type=jnp.float32)
+    return _matmul(x, weight)
+
+
+def _matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x [B, T, inputs] times weight [inputs, outputs] -> float32 [B, T, outputs].
+
+    As a product of two matrices: the gradient of a three-dimensional one contracts two axes, for which XLA's CPU
+    backend first writes a transposed copy of the activations.
+    """
+    out = jnp.matmul(x.reshape(-1, x.shape[-1]), weight, preferred_element_type=jnp.float32)
+    return out.reshape(*x.shape[:-1], -1)
 
 
 def _adapted(product: jax.Array, x: jax.Array, adapter, scale: float, dropout: float, key) -> jax.Array:
@@ -218,8 +235,8 @@ def _adapted(product: jax.Array, x: jax.Array, adapter, scale: float, dropout: f
         x = jnp.where(jax.random.bernoulli(key, 1.0 - dropout, x.shape), x / (1.0 - dropout), 0)
     down = adapter["a"].reshape(x.shape[-1], -1)
     up = adapter["b"].reshape(down.shape[1], -1)
-    low = jnp.matmul(x.astype(jnp.float32), down)
-    return (product + scale * jnp.matmul(low, up)).astype(x.dtype)
+    low = _matmul(x.astype(jnp.float32), down)
+    return (product + scale * _matmul(low, up)).astype(x.dtype)
 
 
 def block(x, weights, adapters, rope, attend, config: QwenConfig, scale=1.0, dropout=0.0, key=None):
@@ -267,7 +284,7 @@ def block(x, weights, adapters, rope, attend, config: QwenConfig, scale=1.0, dro
     x = constrain(x + linear("o_proj", mixed.reshape(B, T, -1)), ("batch", "length", "features"))
     inputs = rms_norm(x, weights["post_norm"], c.rms_norm_eps)
     gate, up = linears("gate_up_proj", inputs, c.intermediate_size, c.intermediate_size)
-    hidden = jax.nn.silu(gate) * up
+    hidden = _gated(gate, up)
     hidden = constrain(hidden, ("batch", "length", "ffn"))
     return constrain(x + linear("down_proj", hidden), ("batch", "length", "features")), state
 
@@ -319,14 +336,12 @@ def hidden_states(
     if positions is None:
         index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         positions = index if segment_ids is None else attn.positions_of(segment_ids)
-    mask = attn.causal_mask(segment_ids, tokens.shape[1])
     rope = rope_angles(positions, config.head_dim, config.rope_theta, config.yarn)
     scale, dropout = (1.0, 0.0) if lora is None else (lora.scale, lora.dropout)
 
     def body(x, weights, adapters, key, _):
         def attend(q, k, v):
-            # Recomputed in the backward pass: saving [B, N, T, S] weights of every layer costs more than making them.
-            return jax.checkpoint(attn.attention, prevent_cse=False)(q, k, v, mask), None
+            return attn.training_attention(q, k, v, segment_ids), None
 
         return block(x, weights, adapters, rope, attend, config, scale, dropout, key)
 

@@ -14,9 +14,9 @@ would if the rows had sampled their end tokens there. They are credited with the
 
 import json
 import os
-import resource
-import sys
-import time
+
+from answering import answer_requests
+from tunix_qwen3 import IdTokenizer, load_tunix, tunix_config
 
 
 class Tunix:
@@ -26,49 +26,14 @@ class Tunix:
         from importlib.metadata import version
 
         from tunix.generate.sampler import CacheConfig, Sampler
-        from tunix.models.qwen3 import model as qwen3
-        from tunix.models.qwen3 import params
 
-        settings = qwen3.ModelConfig(
-            num_layers=config["num_hidden_layers"],
-            vocab_size=config["vocab_size"],
-            embed_dim=config["hidden_size"],
-            hidden_dim=config["intermediate_size"],
-            num_heads=config["num_attention_heads"],
-            head_dim=config["head_dim"],
-            num_kv_heads=config["num_key_value_heads"],
-            rope_theta=int(config["rope_theta"]),
-            norm_eps=config["rms_norm_eps"],
-            use_tied_embedding=config["tie_word_embeddings"],
-        )
-        policy = params.create_model_from_safe_tensors(model, settings)
+        settings = tunix_config(model)
+        policy = load_tunix(model)
         cache = CacheConfig(cache_length, settings.num_layers, settings.num_kv_heads, settings.head_dim)
         self.name = f"google-tunix {version('google-tunix')}"
-        self._outside = config["vocab_size"]
-        self._sampler = Sampler(policy, self, cache)
+        self._sampler = Sampler(policy, IdTokenizer(config["vocab_size"]), cache)
 
-    # A tokenizer whose texts are the ids themselves; its end token lies outside of the vocabulary.
-    def encode(self, text: str, **_) -> list[int]:
-        """Ids of "3 14 15"."""
-        return [int(word) for word in text.split()]
-
-    def decode(self, ids, **_) -> str:
-        """Nothing: detokenizing is not what is measured."""
-        return ""
-
-    def bos_id(self) -> int:
-        """0: Tunix then puts nothing before a prompt."""
-        return 0
-
-    def eos_id(self) -> int:
-        """Of no token: samples run to the asked length."""
-        return self._outside
-
-    def pad_id(self) -> int:
-        """Prompts of one call are equally long: nothing is padded."""
-        return 0
-
-    def generate(self, request: dict) -> None:
+    def ask(self, request: dict) -> dict:
         """Answer a request."""
         for rows, new_tokens in _batches(request):
             out = self._sampler(
@@ -80,6 +45,7 @@ class Tunix:
                 seed=request["seed"],
             )
             _check([len(row) for row in out.tokens], [new_tokens] * len(rows))
+        return {"tokens": sum(map(sum, request["lengths"]))}
 
 
 class Transformers:
@@ -94,7 +60,7 @@ class Transformers:
         self._torch = torch
         self._model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 
-    def generate(self, request: dict) -> None:
+    def ask(self, request: dict) -> dict:
         """Answer a request."""
         torch = self._torch
         torch.manual_seed(request["seed"])
@@ -114,6 +80,7 @@ class Transformers:
                     eos_token_id=None,
                 )
             _check([out.shape[1] - ids.shape[1]], [new_tokens])
+        return {"tokens": sum(map(sum, request["lengths"]))}
 
 
 class Thoth:
@@ -128,7 +95,7 @@ class Thoth:
         self._config, self._params, _ = hf.load(model)
         self._engines: dict = {}
 
-    def generate(self, request: dict) -> None:
+    def ask(self, request: dict) -> dict:
         """Answer a request."""
         import jax
 
@@ -144,6 +111,7 @@ class Thoth:
         groups = self._engines[size].stream(self._params, prompts, len(lengths[0]), Sampling(), key, limits=lengths)
         for group in groups:
             _check(group.lengths.tolist(), lengths[group.index])
+        return {"tokens": sum(map(sum, lengths))}
 
 
 def _batches(request: dict):
@@ -161,35 +129,11 @@ def _check(found: list, wanted: list) -> None:
         raise AssertionError(f"sampled {found} tokens, asked for {wanted}")
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    kind, model, cache_length = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    answers = os.fdopen(os.dup(1), "w")  # what libraries print must not mix with the answers
-    os.dup2(2, 1)
-
-    def answer(row: dict) -> None:
-        print(json.dumps(row), file=answers, flush=True)
-
-    try:
-        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
-            config = json.load(file)
-        peer = {"tunix": Tunix, "transformers": Transformers, "thoth": Thoth}[kind](model, config, cache_length)
-    except Exception as error:  # told to the other end in one line
-        answer({"error": f"{type(error).__name__}: {error}"[:400]})
-        return
-    answer({"peer": peer.name, "python": sys.version.split()[0]})
-    for line in sys.stdin:
-        request = json.loads(line)
-        start = time.perf_counter()
-        try:
-            peer.generate(request)
-        except Exception as error:  # out of memory, most likely: the other contenders go on
-            answer({"error": f"{type(error).__name__}: {error}"[:400]})
-            continue
-        seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        answer({"seconds": seconds, "tokens": sum(map(sum, request["lengths"])), "peak_mb": peak})
+def _make(kind: str, model: str, settings: str):
+    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    return {"tunix": Tunix, "transformers": Transformers, "thoth": Thoth}[kind](model, config, int(settings))
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(_make)
