@@ -24,14 +24,20 @@ CLUSTER = "family"  # the field of rows whose wording is not independent
 
 
 class _Formats:
-    """The trace formats of tools and domains that rows name, each made once."""
+    """The tools that rows name and the trace formats of their domains, each made once."""
 
     def __init__(self):
+        self._tools: dict[str, tools.Tool] = {}
         self._made: dict[tuple[str, str], TraceFormat] = {}
+
+    def tool(self, name: str) -> tools.Tool:
+        if name not in self._tools:
+            self._tools[name] = tools.load(name)
+        return self._tools[name]
 
     def of(self, tool: str, domain: str) -> TraceFormat:
         if (tool, domain) not in self._made:
-            self._made[tool, domain] = TraceFormat(tools.load(tool), domain)
+            self._made[tool, domain] = TraceFormat(self.tool(tool), domain)
         return self._made[tool, domain]
 
 
@@ -53,7 +59,7 @@ def verify_file(path, tool: str, skip_bad: bool = False) -> Report:
       InputError: no such tool; unreadable rows.
     """
     formats = _Formats()
-    tools.load(tool)
+    formats.tool(tool)
 
     def of(row: Row, where: str) -> dict[str, Any]:
         form = _format(row.data, where, formats, tool)
@@ -68,7 +74,7 @@ def verify_file(path, tool: str, skip_bad: bool = False) -> Report:
     )
     judged = [row["stated"] == row["gold"] for row in rows if row["gold"] is not None]
     return rows, {
-        "tool": tool,
+        "tool": formats.tool(tool).name,
         "count": len(rows),
         "parsed": _share(row["stated"] is not None for row in rows),
         "format": _share(row["format_ok"] for row in rows),
@@ -201,7 +207,7 @@ def _format(data: Mapping[str, Any], where: str, formats: _Formats, tool: str | 
     if not isinstance(named, str):
         raise InputError(f"{where}: field 'tool' must name a tool, or all rows get one with --tool")
     if tool is not None and named != tool:
-        if named != tools.load(tool).name:
+        if named != formats.tool(tool).name:
             raise InputError(f"{where}: field 'tool': the row is for {named!r}, not for {tool!r}")
         named = tool  # a path, of which rows give the name
     domain = data.get("domain")
