@@ -182,6 +182,12 @@ def _bench(options, _overrides) -> int:
         from thoth_jax.bench.score import bench_score
 
         found = bench_score(options.pairs, options.repeats, options.seed)
+    elif options.what == "train":
+        from thoth_jax.bench.train import bench_train
+
+        found = bench_train(
+            options.peer_python, repeats=options.repeats, seed=options.seed, allocator=options.allocator
+        )
     else:
         from thoth_jax.bench.rollout import CASES, bench_rollout
 

@@ -200,8 +200,9 @@ def parser_of_commands() -> argparse.ArgumentParser:
     sub = command("bench", "measure beside a peer in the same run; prints one JSON object")
     sub.add_argument(
         "what",
-        choices=("score", "rollout"),
-        help="score: text to SCORE beside the published evaluator's algorithm; rollout: the engine beside peers",
+        choices=("score", "rollout", "train"),
+        help="score: text to SCORE beside the published evaluator's algorithm; rollout: the engine, train: steps of "
+        "training, beside peers",
     )
     sub.add_argument(
         "--pairs", type=_number(int, 8), default=1024, help="score: answers of a repeat (default: %(default)s)"
@@ -211,7 +212,7 @@ def parser_of_commands() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PATH",
-        help="rollout: Python that has google-tunix, or transformers and torch (see launch/peers.sh; repeatable)",
+        help="rollout, train: Python with google-tunix, or with transformers and torch (launch/peers.sh; repeatable)",
     )
     sub.add_argument(
         "--case", action="append", metavar="NAME", help="rollout: even, refill, prefix or long (default: all)"

@@ -15,8 +15,8 @@ from thoth_jax.models.qwen import QwenConfig, init_params
 
 METHODS = {"full": 0, "lora": 8}  # name -> rank of the adapters
 _NOTES = (
-    "one checkpoint and the same rows for all; float32; AdamW (0.9, 0.95), no weight decay, gradients clipped to norm 1",
-    "a step ends when its loss can be read; all contenders compute rows of `length` tokens and learn length - 1 of them",
+    "one checkpoint and the same rows for all; float32; AdamW (0.9, 0.95), no weight decay, gradients clipped to 1",
+    "a step ends when its loss can be read; all compute rows of `length` tokens and learn length - 1 of them",
     "ours is the step of stage pretrain: row order, segment ids, metrics and the check for finite gradients included",
     "tunix is its jitted step, without the rest of PeftTrainer.train (batches, logging, throttling)",
     "transformers is eager, with fused AdamW and without torch.compile; its products are those of torch's own library",
