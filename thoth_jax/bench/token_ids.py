@@ -89,9 +89,9 @@ class Stepper:
           model: HF directory. stage: "pretrain" or "rl". rows: documents or prompts. settings: configuration keys.
         """
         self.config = configuration.load(None, [f"stage={stage}"], settings)
-        architecture, params, _ = hf.load(model)
-        architecture = architecture.replace(dtype=self.config.model.dtype, remat=self.config.model.remat)
         self.mesh = make_mesh()
+        architecture, params, _ = hf.load(model, self.mesh)
+        architecture = architecture.replace(dtype=self.config.model.dtype, remat=self.config.model.remat)
         task, tokenizer, lora = IdTask(rows), IdTokenizer(architecture.vocab_size), None
         with use_mesh(self.mesh):
             if self.config.lora.rank:
