@@ -25,7 +25,7 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 # Part of another requirement, or of a peer's environment (bench/peers/serve.py runs there).
-NOT_OURS = {"jaxlib", "torch", "tunix"}
+NOT_OURS = {"jaxlib", "torch", "tunix", "peft", "qwix"}
 
 
 def setup_arguments() -> dict:
@@ -76,6 +76,9 @@ def test_every_import_is_required():
                 names = [node.module]
             for name in {name.split(".")[0] for name in names}:
                 if name in sys.stdlib_module_names or name in PACKAGES or name in NOT_OURS:
+                    continue
+                if (path.parent / f"{name}.py").is_file():  # scripts that other Pythons run import their neighbours
+                    assert path.parent.name == "peers", f"{path} imports {name} as a script would"
                     continue
                 assert DISTRIBUTIONS.get(name, name).lower() in required, f"{path} imports {name}"
 

@@ -1,0 +1,1 @@
+"""Tables of users, in the formats that tools.load reads."""
